@@ -1,0 +1,67 @@
+"""Every fault a user can meet, as one typed error with an exit code and a hint what to type next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TransNormerError(Exception):
+    """Base of all errors shown to people: one message, one optional hint, one exit code."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(TransNormerError, ValueError):
+    """A wrong key, value, name or flag. Also a ValueError, so that library callers can catch the usual type."""
+
+    exit_code = 2
+
+
+class RunInUseError(ConfigError):
+    """Another process is writing to this run folder."""
+
+
+class CheckpointError(TransNormerError):
+    """Checkpoints exist but none of them verifies, or the one asked for does not fit this run."""
+
+    exit_code = 3
+
+
+class NonFiniteError(TransNormerError):
+    """A loss or gradient became NaN or infinite; raised before the update that would have spread it."""
+
+    exit_code = 4
+
+
+class DataError(TransNormerError):
+    """Input data is missing, malformed, truncated or differs from its recorded hash."""
+
+    exit_code = 5
+
+
+class DiskError(TransNormerError):
+    """The disk is full or cannot be written."""
+
+    exit_code = 6
+
+
+class Preempted(TransNormerError):
+    """SIGTERM or SIGINT arrived; the run stopped at a step boundary with a valid checkpoint and can be resumed."""
+
+    exit_code = 75
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """The hint for an unknown name: the nearest known one, or the whole list when nothing is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
