@@ -1,0 +1,1 @@
+"""The zoo: one file is one attention, one nn.Module, one registry name."""

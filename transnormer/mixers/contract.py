@@ -1,0 +1,122 @@
+"""What every mixer is: a module that mixes tokens, `mixer(x, mask=None, state=None)`, and truthful traits.
+
+Law of padding: real tokens are moved to the front before a mixer sees them, so a mixer that honours right padding
+honours any padding, and positions count real tokens only.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.packing import Packing
+
+# What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
+# `memory` (a recurrent state), or `keys` and `values` [B, L, H, D], right-aligned: the newest real token is last.
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a method can do and costs; shown by `transnormer list mixers` and enforced when a mixer is built."""
+
+    summary: str
+    paper: str
+    causal: bool
+    bidirectional: bool
+    recurrent: bool  # decodes with a state of constant size
+    cost: str  # time in the length T, e.g. "T", "T log T", "T^2"
+    needs_ffn: bool = True  # False where the method replaces the feed-forward layer too
+    cache: str | None = None  # transformers' cache layer type that can hold its state; None: it cannot decode
+
+
+class Mixer(nn.Module):
+    """Base of all mixers. Subclasses set `name` and `traits` and write `mix`; options are keyword-only arguments."""
+
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
+
+    def __init__(self, hidden_size: int, num_heads: int, causal: bool, max_length: int) -> None:
+        super().__init__()
+        if hidden_size % num_heads:
+            raise ConfigError(
+                f"{self.name}: hidden_size {hidden_size} is not a multiple of num_heads {num_heads}",
+                "choose a number of heads that divides the width",
+            )
+        if causal and not self.traits.causal:
+            raise ConfigError(f"{self.name} has no causal form", "see `transnormer list mixers` for those that have")
+        if not causal and not self.traits.bidirectional:
+            raise ConfigError(f"{self.name} is causal only", "see `transnormer list mixers` for bidirectional ones")
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.head_dim = hidden_size // num_heads
+        self.causal = causal
+        self.max_length = max_length
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, state: State | None = None, *, packed: bool = False
+    ) -> Tensor | tuple[Tensor, State]:
+        """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
+
+        `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already.
+        """
+        if state is not None and not (self.causal and self.traits.cache):
+            raise ConfigError(f"{self.name} cannot carry a state: it has no causal step")
+        if mask is None or packed:
+            return self.mix(x, mask, state)
+        packing = Packing(mask)
+        mixed = self.mix(packing.pack(x), packing.mask, state)
+        if isinstance(mixed, tuple):
+            return packing.unpack(mixed[0]), mixed[1]
+        return packing.unpack(mixed)
+
+    @abstractmethod
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        """The method itself, on right-padded input. Returns (y, new state) exactly when a state is given."""
+
+    def init_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        """The state before the first token; the other entries appear with the first call."""
+        return {"length": torch.zeros(batch_size, dtype=torch.long, device=device)}
+
+    def reset_parameters(self) -> None:
+        """Initialise the projections as the paper's language models do (Xavier); subclasses extend it."""
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, T, hidden_size] -> [B, T, H, D]."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim))
+
+
+class ProjectedMixer(Mixer):
+    """A mixer with the four usual projections, all with bias."""
+
+    qkv_gain: ClassVar[float] = 1.0
+
+    def __init__(self, hidden_size: int, num_heads: int, causal: bool, max_length: int) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        self.q_proj = nn.Linear(hidden_size, hidden_size)
+        self.k_proj = nn.Linear(hidden_size, hidden_size)
+        self.v_proj = nn.Linear(hidden_size, hidden_size)
+        self.o_proj = nn.Linear(hidden_size, hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
+        nn.init.xavier_uniform_(self.o_proj.weight)
+        nn.init.zeros_(self.o_proj.bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [B, T, H, D]."""
+        return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
+
+
+def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """How many of the T tokens of each row are real: [B]."""
+    if mask is None:
+        return torch.full((x.shape[0],), x.shape[1], dtype=torch.long, device=x.device)
+    return mask.long().sum(dim=1)

@@ -1,0 +1,113 @@
+"""DiagAttention: softmax (T2) or ReLU (T1) attention inside blocks of 64, against dilution (paper, section 4.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
+from transnormer.mixers.positions import Rotation, token_positions
+from transnormer.mixers.registry import register
+from transnormer.mixers.xnorm import XNorm
+from transnormer.ops import diag_attention
+from transnormer.ops.diag_attention import KINDS
+from transnormer.ops.diag_attention.step import diag_attention_step
+from transnormer.ops.shapes import zero_padding
+
+
+@register("diag")
+class DiagAttention(ProjectedMixer):
+    """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not."""
+
+    traits = Traits(
+        summary="softmax or ReLU attention inside non-overlapping blocks",
+        paper="Qin et al. 2022, The Devil in Linear Transformer",
+        causal=True,
+        bidirectional=True,
+        recurrent=True,
+        cost="T",
+        cache="chunked_attention",
+    )
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        causal: bool,
+        max_length: int,
+        *,
+        kind: str = "softmax",
+        block_size: int = 64,
+        xnorm: str | None = None,
+        position: str = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        if kind not in KINDS:
+            raise ConfigError(f"diag: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+        if block_size < 2:
+            raise ConfigError(f"diag: block_size must be at least 2, got {block_size}")
+        self.kind = kind
+        self.block_size = block_size
+        self.dropout = dropout
+        self.rotation = Rotation(position, self.head_dim)
+        self.xnorm = XNorm(xnorm or ("rms" if kind == "rela" else "none"), hidden_size)
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        q, k, v = self.project(x)
+        positions = token_positions(x, state["length"] if state else None)
+        q, k = self.rotation(q, k, positions % self.block_size)
+        if state is None:
+            return self.o_proj(self.xnorm(self._attend(q, k, v, mask)))
+        if "keys" in state:
+            out = self._continue(q, k, v, positions, mask, state)
+        else:
+            out = self._attend(q, k, v, mask)
+        return self.o_proj(self.xnorm(out)), self._remember(k, v, mask, state)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return diag_attention(
+            q,
+            k,
+            v,
+            causal=self.causal,
+            block_size=self.block_size,
+            kind=self.kind,
+            mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+
+    def _continue(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State) -> Tensor:
+        """New tokens behind a cache, at most a block at a time, so that the cost stays linear in their number."""
+        keys, values = torch.cat([state["keys"], k], dim=1), torch.cat([state["values"], v], dim=1)
+        cached = state["keys"].shape[1]
+        key_positions = torch.cat([right_aligned_positions(state["length"], cached), positions], dim=1)
+        outs = []
+        for start in range(0, q.shape[1], self.block_size):
+            stop = min(start + self.block_size, q.shape[1])
+            # A query's block begins less than block_size tokens before it.
+            seen = slice(max(cached + start - self.block_size + 1, 0), cached + stop)
+            outs.append(
+                diag_attention_step(
+                    q[:, start:stop],
+                    keys[:, seen],
+                    values[:, seen],
+                    query_positions=positions[:, start:stop],
+                    key_positions=key_positions[:, seen],
+                    block_size=self.block_size,
+                    kind=self.kind,
+                )
+            )
+        return zero_padding(torch.cat(outs, dim=1), mask)
+
+    def _remember(self, k: Tensor, v: Tensor, mask: Tensor | None, state: State) -> State:
+        """Keep the last block_size - 1 real tokens: all that the next token's block can hold."""
+        counts = None if mask is None else real_tokens(k, mask)
+        keep = self.block_size - 1
+        return {
+            "length": state["length"] + real_tokens(k, mask),
+            "keys": append_right_aligned(state.get("keys"), k, counts)[:, -keep:],
+            "values": append_right_aligned(state.get("values"), v, counts)[:, -keep:],
+        }

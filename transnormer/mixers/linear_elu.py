@@ -1,0 +1,53 @@
+"""Linear attention with the 1+elu feature map and its row-sum denominator (Katharopoulos et al. 2020).
+
+The denominator is what the paper blames for unbounded gradients. It is carried as one more column of V, a column of
+ones, so that one op and one state serve numerator and denominator.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.registry import register
+from transnormer.ops import norm_attention
+
+# Added to the denominator, as in the method's own implementation.
+_EPSILON = 1e-6
+
+
+@register("linear_elu")
+class LinearEluAttention(ProjectedMixer):
+    """Δ⁻¹ φ(Q)(φ(K)ᵀV) with Δ = diag(φ(Q) Σφ(K)); no rotation, which would let the denominator reach zero."""
+
+    traits = Traits(
+        summary="linear attention, 1+elu features, row-sum denominator",
+        paper="Katharopoulos et al. 2020, Transformers are RNNs",
+        causal=True,
+        bidirectional=True,
+        recurrent=True,
+        cost="T",
+        cache="linear_attention",
+    )
+    qkv_gain: ClassVar[float] = 2**-0.5
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        q, k, v = self.project(x)
+        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # [B, T, H, D + 1]
+        out, memory = norm_attention(
+            q,
+            k,
+            v,
+            causal=self.causal,
+            mask=mask,
+            state=state.get("memory") if state else None,
+            return_state=True,
+        )
+        out = out[..., :-1] / (out[..., -1:] + _EPSILON)
+        y = self.o_proj(out.flatten(-2))
+        if state is None:
+            return y
+        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}

@@ -1,0 +1,86 @@
+"""Where a token stands: sinusoidal tables for the input, rotations (RoPE, LRPE) for queries and keys.
+
+LRPE (Qin et al., "Linearized Relative Positional Encoding") in the form that the authors' TransNormer uses: a fixed
+Householder reflection shared by all heads, then a rotation whose angles are learned.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from transnormer.errors import ConfigError, did_you_mean
+
+ROTATIONS = ("none", "rope", "lrpe")
+_BASE = 10_000.0
+
+
+def sinusoidal_embedding(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """The sine half and the cosine half of the absolute position (Vaswani et al. 2017): [..., size]."""
+    half = size // 2
+    rates = _BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / max(half - 1, 1))
+    angles = positions[..., None].float() * rates
+    table = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    return nn.functional.pad(table, (0, size - 2 * half)).to(dtype)
+
+
+def rotary_rates(head_dim: int) -> Tensor:
+    """RoPE's angles per position, one for each pair of features (Su et al. 2021)."""
+    return _BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate the neighbouring pairs of x [B, T, H, D] by angles [T, D/2] or [B, T, D/2]."""
+    cos, sin = angles.cos().unsqueeze(-2), angles.sin().unsqueeze(-2)  # one angle for all heads
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2).to(x.dtype)
+
+
+class Rotation(nn.Module):
+    """The rotation of queries and keys by their position: `none`, `rope` (fixed angles) or `lrpe` (learned)."""
+
+    reflection: Tensor
+
+    def __init__(self, kind: str, head_dim: int) -> None:
+        super().__init__()
+        if kind not in ROTATIONS:
+            raise ConfigError(f"unknown position '{kind}'", did_you_mean(kind, ROTATIONS))
+        if kind != "none" and head_dim % 2:
+            raise ConfigError(f"position '{kind}' needs an even head size, got {head_dim}", "use position: none")
+        self.kind = kind
+        self.head_dim = head_dim
+        if kind == "lrpe":
+            self.theta = nn.Parameter(torch.empty(head_dim // 2))
+            self.register_buffer("reflection", torch.empty(head_dim))
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """LRPE starts at RoPE's angles, behind a random reflection that is never trained."""
+        if self.kind == "lrpe":
+            with torch.no_grad():
+                self.theta.copy_(rotary_rates(self.head_dim))
+                self.reflection.normal_()
+                self.reflection /= self.reflection.norm()
+
+    def forward(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate q and k [B, T, H, D] standing at `positions` [T] or [B, T]."""
+        if self.kind == "none":
+            return q, k
+        if self.kind == "lrpe":
+            q, k = self._reflect(q), self._reflect(k)
+            rates = self.theta
+        else:
+            rates = rotary_rates(self.head_dim).to(q.device)
+        # Positions reach tens of thousands: their angles need float32 even where the model computes in bfloat16.
+        angles = positions[..., None].to(rates.dtype) * rates
+        return rotate(q, angles), rotate(k, angles)
+
+    def _reflect(self, x: Tensor) -> Tensor:
+        direction = self.reflection.to(x.dtype)
+        return x - 2 * (x @ direction).unsqueeze(-1) * direction
+
+
+def token_positions(x: Tensor, length: Tensor | None) -> Tensor:
+    """Positions of the tokens of x [B, T, ...]: [T] from zero, or [B, T] after `length` [B] tokens."""
+    steps = torch.arange(x.shape[1], device=x.device)
+    return steps if length is None else length[:, None] + steps

@@ -1,0 +1,68 @@
+"""Mixers by name. A new attention is one new file in this folder whose class carries `@register("name")`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.contract import Mixer
+
+_REGISTRY: dict[str, type[Mixer]] = {}
+_COMMON_ARGUMENTS = ("self", "hidden_size", "num_heads", "causal", "max_length")
+
+
+def register(name: str) -> Callable[[type[Mixer]], type[Mixer]]:
+    """Class decorator: make a mixer known under `name`."""
+
+    def add(cls: type[Mixer]) -> type[Mixer]:
+        if name in _REGISTRY:
+            raise ValueError(f"mixer '{name}' is registered twice: {_REGISTRY[name].__module__} and {cls.__module__}")
+        cls.name = name
+        _REGISTRY[name] = cls
+        return cls
+
+    return add
+
+
+@functools.cache
+def _discover() -> dict[str, type[Mixer]]:
+    package = importlib.import_module("transnormer.mixers")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return _REGISTRY
+
+
+def list_mixers() -> list[str]:
+    """The names of all mixers."""
+    return sorted(_discover())
+
+
+def mixer_class(name: str) -> type[Mixer]:
+    """The class behind a name."""
+    mixers = _discover()
+    if name not in mixers:
+        raise ConfigError(f"unknown mixer '{name}'", did_you_mean(name, mixers))
+    return mixers[name]
+
+
+def mixer_options(name: str) -> dict[str, Any]:
+    """The options of a mixer beyond the common arguments, with their defaults."""
+    parameters = inspect.signature(mixer_class(name).__init__).parameters
+    return {key: p.default for key, p in parameters.items() if key not in _COMMON_ARGUMENTS}
+
+
+def build_mixer(
+    name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any
+) -> Mixer:
+    """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does."""
+    cls = mixer_class(name)
+    known = mixer_options(name)
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"mixer '{name}' has no option '{option}'", did_you_mean(option, known))
+    return cls(hidden_size=hidden_size, num_heads=num_heads, causal=causal, max_length=max_length, **options)

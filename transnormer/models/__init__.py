@@ -1,0 +1,1 @@
+"""One backbone, four heads, and the paper's sizes, as Hugging Face models."""

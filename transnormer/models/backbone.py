@@ -1,0 +1,160 @@
+"""TransNormerModel: embedding, layers, final norm. The one backbone of every method, size and head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils import can_return_tuple
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.contract import Mixer
+from transnormer.mixers.packing import Packing
+from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_positions
+from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
+from transnormer.models.config import TransNormerConfig
+from transnormer.models.layers import Layer, build_norm
+
+
+class TransNormerPreTrainedModel(PreTrainedModel):
+    """What the backbone and all heads share: configuration class and initialisation."""
+
+    config_class = TransNormerConfig
+    config: TransNormerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("Layer",)
+    _skip_keys_device_placement = ("past_key_values",)
+    # A recurrent state cannot be rolled back, so transformers must not offer assisted generation.
+    _is_stateful = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """`xavier`: fairseq's language models. `normal`: BERT's N(0, 0.02) for every matrix, zero biases."""
+        config = self.config
+        if isinstance(module, nn.Embedding):
+            # Scaled embeddings enter the model times sqrt(d), and must have unit variance there.
+            tokens = module.num_embeddings == config.vocab_size
+            scaled = config.init_scheme == "xavier" and config.scale_embedding and tokens
+            nn.init.normal_(module.weight, std=config.hidden_size**-0.5 if scaled else config.initializer_range)
+        elif config.init_scheme == "normal" and isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=config.initializer_range)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear | nn.LayerNorm | Rotation):
+            module.reset_parameters()
+        elif config.init_scheme == "xavier" and isinstance(module, Mixer):
+            module.reset_parameters()
+
+
+class TransNormerModel(TransNormerPreTrainedModel):
+    """Token ids [B, T] to hidden states [B, T, hidden_size]."""
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config)
+        assert config.mixers is not None
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        if config.position_embedding == "learned":
+            self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        if config.norm_embedding:
+            self.embed_norm = nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(Layer(config, mixer) for mixer in config.mixers)
+        # Post-norm layers end in a norm of their own.
+        self.final_norm = build_norm(config) if config.norm_first else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ConfigError("pass exactly one of input_ids and inputs_embeds")
+        tokens = input_ids if input_ids is not None else inputs_embeds
+        assert tokens is not None
+        if use_cache and past_key_values is None:
+            past_key_values = DecodeCache(self.config)
+        if past_key_values is not None and not self.config.causal:
+            raise ConfigError("a bidirectional model has no decode state", "call it without past_key_values")
+
+        new = tokens.shape[1]
+        past = 0 if past_key_values is None else seen_tokens(past_key_values)
+        mask, length = _split_mask(attention_mask, tokens, past)
+        # One token is packed as it stands.
+        packing = Packing(mask) if mask is not None and new > 1 else None
+        if packing is not None:
+            tokens, mask = packing.pack(tokens), packing.mask
+
+        embedded = self.embed_tokens(tokens) if inputs_embeds is None else tokens
+        x = self._embed(embedded, None if past_key_values is None else length, past)
+        hidden_states = [x]
+        for index, layer in enumerate(self.layers):
+            if past_key_values is None:
+                x, _ = layer(x, mask)
+            else:
+                x, state = layer(x, mask, read_state(past_key_values, index, length))
+                write_state(past_key_values, index, state, new)
+            hidden_states.append(x)
+        if isinstance(past_key_values, DecodeCache):
+            past_key_values.seen_tokens += new
+        x = self.final_norm(x)
+        hidden_states[-1] = x
+        if packing is not None:
+            x = packing.unpack(x)
+            hidden_states = [packing.unpack(h) for h in hidden_states] if output_hidden_states else []
+        return BaseModelOutputWithPast(
+            last_hidden_state=x,
+            past_key_values=past_key_values,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+        )
+
+    def _embed(self, x: Tensor, length: Tensor | None, past: int) -> Tensor:
+        """Add what the embedding knows about positions [B, T, hidden_size]."""
+        config = self.config
+        if config.scale_embedding:
+            x = x * config.hidden_size**0.5
+        positions = token_positions(x, length)
+        if config.position_embedding == "sinusoidal":
+            x = x + sinusoidal_embedding(positions, config.hidden_size, x.dtype)
+        elif config.position_embedding == "learned":
+            if past + x.shape[1] > config.max_position_embeddings:
+                raise ConfigError(
+                    f"input of {past + x.shape[1]} tokens, but the learned positions end at "
+                    f"{config.max_position_embeddings}",
+                    "raise max_position_embeddings or shorten the input",
+                )
+            x = x + self.embed_positions(positions)
+        if config.norm_embedding:
+            x = self.embed_norm(x)
+        return self.dropout(x)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+
+def _split_mask(attention_mask: Tensor | None, tokens: Tensor, past: int) -> tuple[Tensor | None, Tensor]:
+    """The mask of the new tokens [B, T] and the number of real tokens before them [B]."""
+    batch, new = tokens.shape[:2]
+    if attention_mask is None:
+        return None, torch.full((batch,), past, dtype=torch.long, device=tokens.device)
+    if attention_mask.shape != (batch, past + new):
+        raise ConfigError(
+            f"attention_mask must be [batch, past + new tokens] = [{batch}, {past + new}], "
+            f"got {list(attention_mask.shape)}"
+        )
+    return attention_mask[:, past:].bool(), attention_mask[:, :past].long().sum(dim=1)

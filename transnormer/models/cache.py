@@ -1,0 +1,81 @@
+"""The decode state of a model, kept in transformers' own cache layers so that generate(), beams and batches work.
+
+A DiagAttention layer keeps at most one block of keys and values ("chunked_attention"), a NormAttention layer one matrix
+per head ("linear_attention"): the state of a TransNormer does not grow with the text.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.contract import State
+from transnormer.models.config import TransNormerConfig
+
+
+class DecodeCache(DynamicCache):
+    """transformers' DynamicCache that also counts tokens when every layer is recurrent and none keeps keys."""
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config=config)
+        self.seen_tokens = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.seen_tokens
+
+    def reset(self) -> None:
+        super().reset()
+        self.seen_tokens = 0
+
+
+def seen_tokens(cache: Cache) -> int:
+    """Tokens a cache has taken in, padding included."""
+    if not isinstance(cache, DecodeCache) and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):
+        raise ConfigError(
+            f"{type(cache).__name__} cannot count the tokens of a model whose layers are all recurrent",
+            "pass past_key_values=transnormer.DecodeCache(model.config), or none at all",
+        )
+    return cache.get_seq_length()
+
+
+def read_state(cache: Cache, index: int, length: Tensor) -> State:
+    """The state of layer `index` after `length` [B] real tokens; only `length` before the first token."""
+    layer = cache.layers[index]
+    state = {"length": length}
+    if isinstance(layer, LinearAttentionLayer) and layer.is_recurrent_states_initialized[0]:
+        state["memory"] = cast(Tensor, layer.recurrent_states[0])
+    if isinstance(layer, CacheLayerMixin) and layer.is_initialized and layer.get_seq_length() > 0:
+        state["keys"] = cast(Tensor, layer.keys).transpose(1, 2)  # transformers keeps [B, H, L, D]
+        state["values"] = cast(Tensor, layer.values).transpose(1, 2)
+    return state
+
+
+def write_state(cache: Cache, index: int, state: State, new_tokens: int) -> None:
+    """Store the state of layer `index` after `new_tokens` more tokens."""
+    layer = cache.layers[index]
+    if "memory" in state:
+        layer.update_recurrent_state(state["memory"])
+        layer.device = state["memory"].device
+    if "keys" in state:
+        keys, values = state["keys"].transpose(1, 2), state["values"].transpose(1, 2)
+        if not layer.is_initialized:
+            layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+        if hasattr(layer, "cumulative_length"):
+            layer.cumulative_length += new_tokens
+
+
+def state_bytes(cache: Cache) -> int:
+    """Bytes of everything a cache holds."""
+    total = 0
+    for layer in cache.layers:
+        held = list(layer.recurrent_states.values()) if isinstance(layer, LinearAttentionLayer) else []
+        if isinstance(layer, CacheLayerMixin):
+            held += [layer.keys, layer.values]
+        total += sum(tensor.nbytes for tensor in held if isinstance(tensor, torch.Tensor))
+    return total

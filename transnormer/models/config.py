@@ -1,0 +1,129 @@
+"""TransNormerConfig: everything a model is, one field per decision; each ablation of the paper is a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.positions import ROTATIONS
+from transnormer.mixers.registry import mixer_class, mixer_options
+
+_CHOICES = {
+    "feed_forward": ("glu", "ffn"),
+    "hidden_act": ("silu", "relu", "gelu"),
+    "norm": ("rms", "layer"),
+    "position": ROTATIONS,
+    "position_embedding": ("none", "sinusoidal", "learned"),
+    "init_scheme": ("xavier", "normal"),
+    "pooling": ("mean", "first", "last"),
+    "classifier_act": ("relu", "tanh"),
+}
+
+
+@strict
+class TransNormerConfig(PreTrainedConfig):
+    """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`."""
+
+    model_type = "transnormer"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    vocab_size: int = 259
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 8
+    causal: bool = True
+    mixers: list[str] | None = None
+    mixer_options: dict | None = None
+    # Inner width of the feed-forward layer; unset: int(8d/3) for the GLU, 4d for the FFN.
+    intermediate_size: int | None = None
+    feed_forward: str = "glu"
+    hidden_act: str = "silu"
+    # Rotation of queries and keys inside attention. "none" is the paper-literal form, "lrpe" what the authors ran.
+    position: str = "lrpe"
+    # Absolute positions added to the token embedding.
+    position_embedding: str = "sinusoidal"
+    max_position_embeddings: int = 512
+    norm: str = "rms"
+    norm_first: bool = True
+    # A LayerNorm right after the embedding, as RoBERTa has it.
+    norm_embedding: bool = False
+    scale_embedding: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    init_scheme: str = "xavier"
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    # Classification heads: how tokens become one vector, and the hidden layer of the classifier.
+    pooling: str = "mean"
+    classifier_hidden_size: int | None = None
+    classifier_act: str = "relu"
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.mixers is None:
+            self.mixers = diag_then_norm(self.num_hidden_layers)
+        if self.mixer_options is None:
+            self.mixer_options = {}
+        if self.intermediate_size is None:
+            glu = self.feed_forward == "glu"
+            self.intermediate_size = int(8 * self.hidden_size / 3) if glu else 4 * self.hidden_size
+        if self.classifier_hidden_size is None:
+            self.classifier_hidden_size = self.hidden_size
+        super().__post_init__(**kwargs)
+        self._check()
+
+    def _check(self) -> None:
+        for field, choices in _CHOICES.items():
+            if (value := getattr(self, field)) not in choices:
+                raise ConfigError(f"{field}: unknown value '{value}'", did_you_mean(str(value), choices))
+        for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
+                "choose a number of heads that divides the width",
+            )
+        assert self.mixers is not None
+        assert self.mixer_options is not None
+        if len(self.mixers) != self.num_hidden_layers:
+            raise ConfigError(f"mixers names {len(self.mixers)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        for name in [*self.mixers, *self.mixer_options]:
+            mixer_class(name)
+        for name, options in self.mixer_options.items():
+            for option in options:
+                if option not in (known := mixer_options(name)):
+                    raise ConfigError(f"mixer_options.{name} has no '{option}'", did_you_mean(option, known))
+
+    @property
+    def layer_types(self) -> list[str]:
+        """Per layer, transformers' own name of the cache it needs: generate() builds the decode state from this."""
+        assert self.mixers is not None
+        return [mixer_class(name).traits.cache or "full_attention" for name in self.mixers]
+
+    @property
+    def attention_chunk_size(self) -> int:
+        """The block size of DiagAttention, under the name that transformers' cache asks for."""
+        return self.options_of("diag")["block_size"]
+
+    def options_of(self, mixer: str) -> dict[str, Any]:
+        """All options of a mixer in this model: its defaults, the model-wide ones it understands, then its own."""
+        assert self.mixer_options is not None
+        model_wide = {"position": self.position, "dropout": self.attention_dropout}
+        defaults = mixer_options(mixer)
+        return {
+            **defaults,
+            **{key: value for key, value in model_wide.items() if key in defaults},
+            **self.mixer_options.get(mixer, {}),
+        }
+
+
+def diag_then_norm(num_layers: int) -> list[str]:
+    """The paper's order: DiagAttention in the first half (rounded down), NormAttention in the rest."""
+    return ["diag"] * (num_layers // 2) + ["norm"] * (num_layers - num_layers // 2)

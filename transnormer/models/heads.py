@@ -1,0 +1,228 @@
+"""The four heads: causal LM, masked LM, classification of one sequence, classification of a pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import (
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+)
+from transformers.utils import can_return_tuple
+
+from transnormer.errors import ConfigError
+from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel
+from transnormer.models.cache import DecodeCache
+from transnormer.models.config import TransNormerConfig
+
+
+class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
+    """Predicts the next token; generates with a state that does not grow with the text."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config)
+        if not config.causal:
+            raise ConfigError("TransNormerForCausalLM needs a causal model", "set causal=True")
+        self.model = TransNormerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """`labels` [B, T] are the input ids themselves (shifted inside; -100 is ignored)."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            output_hidden_states=kwargs.pop("output_hidden_states", None),
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+        )
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Give generate() the cache that also serves models whose layers are all recurrent."""
+        wants_default = generation_config.use_cache and generation_config.cache_implementation in (None, "dynamic")
+        if wants_default and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = DecodeCache(self.config)
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+
+    def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
+        """The mask stays [B, T]: the mixers make what they need of it."""
+        return attention_mask
+
+
+class MaskedLMHead(nn.Module):
+    """RoBERTa's prediction head: dense, GELU, LayerNorm, then the tied embedding with a bias."""
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.norm(F.gelu(self.dense(x))))
+
+
+class TransNormerForMaskedLM(TransNormerPreTrainedModel):
+    """Predicts masked tokens from both sides."""
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config)
+        if config.causal:
+            raise ConfigError("TransNormerForMaskedLM needs a bidirectional model", "set causal=False")
+        self.model = TransNormerModel(config)
+        self.lm_head = MaskedLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """`labels` [B, T]: the right token where one was masked, -100 elsewhere."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=kwargs.pop("output_hidden_states", None),
+        )
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+class ClassifierHead(nn.Module):
+    """Dense, activation, dropout, linear: tanh on the first token is RoBERTa's, ReLU on the mean is LRA's."""
+
+    def __init__(self, input_size: int, config: TransNormerConfig) -> None:
+        super().__init__()
+        assert config.classifier_hidden_size is not None
+        self.dense = nn.Linear(input_size, config.classifier_hidden_size)
+        self.activation = torch.tanh if config.classifier_act == "tanh" else F.relu
+        self.dropout = nn.Dropout(config.dropout)
+        self.out_proj = nn.Linear(config.classifier_hidden_size, config.num_labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out_proj(self.dropout(self.activation(self.dense(x))))
+
+
+def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
+    """One vector per sequence from [B, T, d]: the mean over real tokens, or the first or last real one."""
+    if mask is None:
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    weights = mask.to(x.dtype)
+    if how != "mean":
+        count = mask.long().cumsum(dim=1)
+        target = torch.ones_like(count[:, -1:]) if how == "first" else count[:, -1:]
+        weights = ((count == target) & mask.bool()).to(x.dtype)
+    # A sequence without a single real token pools to zero rather than to 0/0.
+    return (weights[:, None, :] @ x).squeeze(1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
+    """Classifies a sequence (GLUE, four of the five LRA tasks)."""
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = TransNormerModel(config)
+        self.classifier = ClassifierHead(config.hidden_size, config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """`labels` [B]: class indices, or values when num_labels is 1."""
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+        logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, self.config.pooling))
+        loss = None if labels is None else classification_loss(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class TransNormerForPairClassification(TransNormerPreTrainedModel):
+    """Classifies a pair from [x, y, x⊙y, x−y] of two separately encoded sequences (LRA Retrieval)."""
+
+    def __init__(self, config: TransNormerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = TransNormerModel(config)
+        self.classifier = ClassifierHead(4 * config.hidden_size, config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        pair_input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        pair_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """`labels` [B]: class indices."""
+        x, y = (
+            pool(self.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask, self.config.pooling)
+            for ids, mask in ((input_ids, attention_mask), (pair_input_ids, pair_attention_mask))
+        )
+        logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
+        loss = None if labels is None else classification_loss(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy, or the squared error of a single output (STS-B)."""
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1).float(), labels.float())
+    return F.cross_entropy(logits.float(), labels)

@@ -1,0 +1,92 @@
+"""The parts of a layer around its mixer: norms, the gated linear unit, the two-layer FFN, and the residual wiring."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from transnormer.mixers.contract import Mixer, State
+from transnormer.mixers.registry import build_mixer
+from transnormer.models.config import TransNormerConfig
+from transnormer.ops import rms_norm
+
+ACTIVATIONS = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
+
+
+class SimpleRMSNorm(nn.Module):
+    """RMSNorm over the width without gain or bias: the norm of TransNormer's layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x)
+
+
+def build_norm(config: TransNormerConfig) -> nn.Module:
+    """The norm around the sublayers."""
+    return SimpleRMSNorm() if config.norm == "rms" else nn.LayerNorm(config.hidden_size)
+
+
+class GLU(nn.Module):
+    """W3(act(W1 x) ⊙ W2 x) (paper, section 4.3; Shazeer 2020), biases on all three."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class FFN(nn.Module):
+    """W2 act(W1 x), the feed-forward layer of the vanilla transformer."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(hidden_size, intermediate_size)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.up_proj(x)))
+
+
+class Layer(GradientCheckpointingLayer):
+    """A mixer and a feed-forward layer, each with dropout, residual and a norm before (pre) or after (post) it."""
+
+    def __init__(self, config: TransNormerConfig, mixer: str) -> None:
+        super().__init__()
+        self.mixer: Mixer = build_mixer(
+            mixer,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            causal=config.causal,
+            max_length=config.max_position_embeddings,
+            **config.options_of(mixer),
+        )
+        self.mixer_norm = build_norm(config)
+        # Methods such as FLASH replace attention and feed-forward at once.
+        self.feed_forward: nn.Module | None = None
+        if self.mixer.traits.needs_ffn:
+            assert config.intermediate_size is not None
+            kind = GLU if config.feed_forward == "glu" else FFN
+            self.feed_forward = kind(config.hidden_size, config.intermediate_size, config.hidden_act)
+            self.feed_forward_norm = build_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.norm_first = config.norm_first
+
+    def forward(self, x: Tensor, mask: Tensor | None, state: State | None = None) -> tuple[Tensor, State | None]:
+        """x [B, T, hidden_size], right-padded; returns it mixed, with the new state where one was given."""
+        mixed = self.mixer(self.mixer_norm(x) if self.norm_first else x, mask, state, packed=True)
+        if state is not None:
+            mixed, state = mixed
+        x = x + self.dropout(mixed)
+        if not self.norm_first:
+            x = self.mixer_norm(x)
+        if self.feed_forward is None:
+            return x, state
+        if self.norm_first:
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x))), state
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), state

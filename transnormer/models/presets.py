@@ -1,0 +1,123 @@
+"""Models by name, '<method>-<size>': a method is its mixers, a size is the shell they run in.
+
+Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
+parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.models.config import TransNormerConfig, diag_then_norm
+
+_TRANSNORMER = {"feed_forward": "glu", "norm": "rms", "position": "lrpe"}
+_BASELINE = {"feed_forward": "ffn", "norm": "layer", "position": "none"}
+
+METHODS: dict[str, dict[str, Any]] = {
+    "t1": {**_TRANSNORMER, "mixer_options": {"diag": {"kind": "rela"}, "norm": {"feature_map": "elu"}}},
+    "t2": {**_TRANSNORMER, "mixer_options": {"diag": {"kind": "softmax"}, "norm": {"feature_map": "1+elu"}}},
+    "vanilla": {**_BASELINE, "mixers": "softmax"},
+    "linear_elu": {**_BASELINE, "mixers": "linear_elu"},
+}
+
+_LRA = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "causal": False,
+    "position_embedding": "learned",
+    "scale_embedding": False,
+    "attention_dropout": 0.1,
+    "pooling": "mean",
+    "classifier_hidden_size": 128,
+    "classifier_act": "relu",
+    # The authors' LRA code rotates with fixed angles where their language models learn them.
+    "glu": {"intermediate_size": 85, "position": "rope"},
+    "ffn": {"intermediate_size": 128, "hidden_act": "gelu"},
+}
+
+
+def _lra(vocab_size: int, max_length: int, num_labels: int) -> dict[str, Any]:
+    return {**_LRA, "vocab_size": vocab_size, "max_position_embeddings": max_length, "num_labels": num_labels}
+
+
+# "glu" and "ffn" hold what depends on the method's feed-forward layer.
+SIZES: dict[str, dict[str, Any]] = {
+    "lm": {
+        "vocab_size": 267_744,
+        "hidden_size": 512,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "causal": True,
+        "max_position_embeddings": 512,
+        "ffn": {"hidden_act": "relu"},
+    },
+    "mlm": {
+        "vocab_size": 50_265,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "causal": False,
+        "norm_first": False,
+        "norm_embedding": True,
+        "scale_embedding": False,
+        "position_embedding": "learned",
+        "max_position_embeddings": 514,  # RoBERTa's table, of which 512 are used
+        "attention_dropout": 0.1,
+        "init_scheme": "normal",
+        "pooling": "first",
+        "classifier_act": "tanh",
+        "ffn": {"hidden_act": "gelu"},
+    },
+    "lra-text": _lra(512, 4096, 2),
+    "lra-listops": _lra(32, 2048, 10),
+    "lra-retrieval": _lra(512, 4096, 2),
+    "lra-pathfinder": _lra(512, 1024, 2),
+    "lra-image": _lra(256, 1024, 10),
+    "tiny": {
+        "vocab_size": 259,  # bytes, <pad>, <eos>, <mask>
+        "hidden_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "causal": True,
+        "max_position_embeddings": 1024,
+        "dropout": 0.0,
+        "ffn": {"hidden_act": "relu"},
+    },
+}
+
+
+def list_presets() -> list[str]:
+    """All preset names."""
+    return [f"{method}-{size}" for method in METHODS for size in SIZES]
+
+
+def preset(name: str, **overrides: Any) -> TransNormerConfig:
+    """The config behind a preset name, with any field of TransNormerConfig overridden.
+
+    `mixer_options` are merged per mixer; the layer split follows `num_hidden_layers` unless `mixers` is given.
+    """
+    method, _, size = name.partition("-")
+    if method not in METHODS or size not in SIZES:
+        raise ConfigError(f"unknown preset '{name}'", did_you_mean(name, list_presets()))
+    known = {field.name for field in fields(TransNormerConfig)} | {"num_labels"}
+    for key in overrides:
+        if key not in known:
+            raise ConfigError(f"'{key}' is not a field of the model", did_you_mean(key, known))
+
+    shell = {**METHODS[method], **SIZES[size]}
+    by_feed_forward = {kind: shell.pop(kind, {}) for kind in ("glu", "ffn")}
+    values = {**shell, **by_feed_forward[METHODS[method]["feed_forward"]]}
+    options = {mixer: dict(chosen) for mixer, chosen in values.pop("mixer_options", {}).items()}
+    for mixer, chosen in (overrides.pop("mixer_options", None) or {}).items():
+        options[mixer] = {**options.get(mixer, {}), **chosen}
+    # Another feed-forward layer or width brings its own default inner width.
+    if {"feed_forward", "hidden_size"} & overrides.keys():
+        values.pop("intermediate_size", None)
+    values.update(overrides)
+    num_layers = values["num_hidden_layers"]
+    mixers = values.get("mixers")
+    values["mixers"] = [mixers] * num_layers if isinstance(mixers, str) else mixers or diag_then_norm(num_layers)
+    return TransNormerConfig(mixer_options=options, **values)

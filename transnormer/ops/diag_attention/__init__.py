@@ -1,0 +1,43 @@
+"""DiagAttention: softmax or ReLU attention inside non-overlapping blocks (paper, section 4.2), linear in T."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, kernel_of
+from transnormer.ops.diag_attention.chunked import block_attention
+from transnormer.ops.shapes import check_qkv, zero_padding
+
+KINDS = ("softmax", "rela")
+
+
+def diag_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    block_size: int = 64,
+    kind: str = "softmax",
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+) -> Tensor:
+    """Attention of q, k [B, T, H, D] and v [B, T, H, E] where a token sees only its own block; returns [B, T, H, E].
+
+    `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
+    one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
+    """
+    check_qkv("diag_attention", q, k, v, mask)
+    if kind not in KINDS:
+        raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+    if block_size < 1:
+        raise ConfigError(f"diag_attention: block_size must be at least 1, got {block_size}")
+    call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "dropout_p": dropout_p}
+    if choose("diag_attention", backend, q.device, **call).backend == "triton":
+        kernel = kernel_of("diag_attention")
+        assert kernel is not None
+        return kernel.diag_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
+    out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
+    return zero_padding(out, mask)

@@ -1,0 +1,58 @@
+"""NormAttention without its norm: φ(Q)(φ(K)ᵀV), no denominator, linear in T (paper, section 4.1).
+
+The XNorm that follows lives in the mixer: it runs over the joined heads, which an op on single heads does not see.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from transnormer.errors import ConfigError
+from transnormer.ops.backend import choose, kernel_of
+from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
+from transnormer.ops.norm_attention.step import attention_step
+from transnormer.ops.shapes import accumulation_dtype, check_qkv, zero_padding
+
+
+def norm_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    feature_map: str = "1+elu",
+    mask: Tensor | None = None,
+    state: Tensor | None = None,
+    return_state: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """φ(Q)(φ(K)ᵀV) for q, k [B, T, H, D] and v [B, T, H, E]; returns [B, T, H, E], and the state when asked.
+
+    `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
+    is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
+    """
+    check_qkv("norm_attention", q, k, v, mask)
+    phi = feature_map_named(feature_map)
+    if state is not None:
+        expected = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
+        if tuple(state.shape) != expected:
+            raise ConfigError(
+                f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}"
+            )
+        state = state.to(accumulation_dtype(q.dtype))
+
+    choice = choose("norm_attention", backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
+    if choice.backend == "triton":
+        kernel = kernel_of("norm_attention")
+        assert kernel is not None
+        out, new_state = kernel.norm_attention(q, k, v, causal=causal, feature_map=feature_map, mask=mask, state=state)
+    else:
+        q, k = phi(q), zero_padding(phi(k), mask)
+        if not causal:
+            attend = bidirectional_attention
+        else:
+            attend = attention_step if q.shape[1] == 1 else causal_attention
+        out, new_state = attend(q, k, v, state)
+        out = zero_padding(out, mask)
+    return (out, new_state) if return_state else out

@@ -1,0 +1,40 @@
+"""The checks that every op makes on its tensors, so that a wrong call names the argument and the shape it should have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError
+
+
+def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
+    """q and k are [B, T, H, D], v is [B, T, H, E], mask is [B, T] with 1 = real token."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ConfigError(f"{op}: {name} must be [B, T, H, D], got shape {list(x.shape)}")
+    if q.shape != k.shape:
+        raise ConfigError(
+            f"{op}: q and k must have the same shape, got {list(q.shape)} and {list(k.shape)}",
+            "attention between sequences of different length is not defined here",
+        )
+    if v.shape[:3] != q.shape[:3]:
+        raise ConfigError(f"{op}: v must be {list(q.shape[:3])} + [E], got {list(v.shape)}")
+    if q.shape[1] < 1:
+        raise ConfigError(f"{op}: the sequence is empty (T = 0)")
+    if not q.dtype == k.dtype == v.dtype:
+        raise ConfigError(f"{op}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if mask is not None and mask.shape != q.shape[:2]:
+        raise ConfigError(f"{op}: mask must be [B, T] = {list(q.shape[:2])}, got {list(mask.shape)}")
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """States, norms and softmax accumulate in float32, or in float64 when the inputs are."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Set the rows [B, T, ...] of padded tokens to zero."""
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.bool().reshape(*mask.shape, *[1] * (x.dim() - 2)), 0)
