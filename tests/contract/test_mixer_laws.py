@@ -1,0 +1,218 @@
+"""The laws that every registered mixer obeys; a new file in mixers/ is covered from the day it exists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.registry import build_mixer, list_mixers, mixer_class, mixer_options
+
+HIDDEN, HEADS = 32, 4
+TOLERANCE = 1e-10
+
+
+def variants() -> list[tuple[str, bool, dict]]:
+    """(name, causal, options): every mixer in each direction it claims, plain and with rotations where it has them."""
+    cases = []
+    for name in list_mixers():
+        traits = mixer_class(name).traits
+        options: list[dict] = [{}]
+        if "position" in mixer_options(name):
+            options += [{"position": "rope"}, {"position": "lrpe"}]
+        if name == "diag":
+            options += [{"kind": "rela", "position": "lrpe"}]
+        for causal in (True, False):
+            if (causal and traits.causal) or (not causal and traits.bidirectional):
+                cases += [(name, causal, chosen) for chosen in options]
+    return cases
+
+
+def label(case: tuple[str, bool, dict]) -> str:
+    name, causal, options = case
+    return "-".join([name, "causal" if causal else "full", *map(str, options.values())])
+
+
+ALL = pytest.mark.parametrize("case", variants(), ids=label)
+CAUSAL = pytest.mark.parametrize("case", [c for c in variants() if c[1]], ids=label)
+DECODING = pytest.mark.parametrize("case", [c for c in variants() if c[1] and mixer_class(c[0]).traits.cache], ids=label)
+
+
+def build(case: tuple[str, bool, dict], max_length: int = 256) -> torch.nn.Module:
+    name, causal, options = case
+    torch.manual_seed(0)
+    mixer = build_mixer(name, hidden_size=HIDDEN, num_heads=HEADS, causal=causal, max_length=max_length, **options)
+    return mixer.double().eval()
+
+
+def tokens(batch: int, length: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(batch, length, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@ALL
+def test_any_length_gives_finite_output_of_the_same_shape(case):
+    mixer = build(case)
+    for length in (1, 2, 3, 63, 64, 65, 130):
+        y = mixer(tokens(2, length))
+        assert y.shape == (2, length, HIDDEN)
+        assert y.isfinite().all()
+
+
+@CAUSAL
+def test_a_token_changes_nothing_before_it_bit_for_bit(case):
+    mixer = build(case)
+    x = tokens(2, 150)
+    before = mixer(x)
+    for position in (1, 40, 63, 64, 65, 149):
+        changed = x.clone()
+        changed[:, position] += 3.0
+        after = mixer(changed)
+        assert torch.equal(after[:, :position], before[:, :position])
+        assert not torch.equal(after[:, position:], before[:, position:])
+
+
+@ALL
+@pytest.mark.parametrize("where", ["right", "left", "scattered"])
+def test_padding_never_changes_a_real_position(case, where):
+    mixer = build(case)
+    total = 140
+    lengths = (140, 101, 64, 1)
+    real = tokens(len(lengths), total)
+    padded, mask = tokens(len(lengths), total, seed=2) * 10, torch.zeros(len(lengths), total, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(row))[:length].sort().values
+        slots = {"right": torch.arange(length), "left": torch.arange(total - length, total), "scattered": order}[where]
+        padded[row, slots] = real[row, :length]
+        mask[row, slots] = True
+    y = mixer(padded, mask)
+    assert y.isfinite().all()
+    for row, length in enumerate(lengths):
+        alone = mixer(real[row : row + 1, :length])[0]
+        torch.testing.assert_close(y[row][mask[row]], alone, atol=TOLERANCE, rtol=0)
+
+
+@ALL
+def test_mask_may_be_integers(case):
+    mixer = build(case)
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, 50:] = 0
+    assert torch.equal(mixer(tokens(2, 70), mask), mixer(tokens(2, 70), mask.bool()))
+
+
+@ALL
+def test_a_row_does_not_depend_on_its_batch(case):
+    mixer = build(case)
+    x = tokens(3, 130)
+    together = mixer(x)
+    for row in range(3):
+        torch.testing.assert_close(together[row : row + 1], mixer(x[row : row + 1]), atol=TOLERANCE, rtol=0)
+
+
+@ALL
+def test_gradients_are_those_of_finite_differences(case):
+    mixer = build(case)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[1, 3:] = False
+    x = tokens(2, 5).requires_grad_()
+    # Projections to random directions keep the check small: the gradient of each to all inputs and parameters.
+    weights = torch.randn(3, 2, 5, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    parameters = [p for p in mixer.parameters() if p.requires_grad]
+
+    def directions(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        return (weights * mixer(x, mask) * mask[..., None]).sum(dim=(1, 2, 3))
+
+    assert torch.autograd.gradcheck(directions, (x, *parameters), fast_mode=True)
+
+
+@DECODING
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
+def test_step_equals_parallel(case, length):
+    check_steps(case, length)
+
+
+@DECODING
+def test_step_equals_parallel_at_a_thousand_tokens(case):
+    if case[2] and case[2].get("position") != "lrpe":
+        pytest.skip("the longest run is made once per mixer")
+    check_steps(case, 1000)
+
+
+def check_steps(case: tuple[str, bool, dict], length: int) -> None:
+    mixer = build(case, max_length=1024)
+    x = tokens(2, length)
+    with torch.no_grad():
+        parallel = mixer(x)
+        state, steps = mixer.init_state(2), []
+        for t in range(length):
+            y, state = mixer(x[:, t : t + 1], None, state)
+            steps.append(y)
+    torch.testing.assert_close(torch.cat(steps, dim=1), parallel, atol=TOLERANCE, rtol=0)
+
+
+@DECODING
+def test_pieces_of_a_left_padded_batch_equal_the_whole(case):
+    mixer = build(case)
+    x, mask = tokens(3, 150), torch.ones(3, 150, dtype=torch.bool)
+    mask[1, :10], mask[2, :70] = False, False
+    with torch.no_grad():
+        whole = mixer(x, mask)
+        state, pieces = mixer.init_state(3), []
+        for start, stop in ((0, 90), (90, 91), (91, 92), (92, 129), (129, 150)):
+            y, state = mixer(x[:, start:stop], mask[:, start:stop], state)
+            pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, dim=1)[mask], whole[mask], atol=TOLERANCE, rtol=0)
+    assert state["length"].tolist() == [150, 140, 80]
+
+
+@DECODING
+def test_recurrent_means_a_state_of_constant_size(case):
+    mixer = build(case, max_length=1024)
+    state, sizes = mixer.init_state(1), []
+    with torch.no_grad():
+        for _ in range(4):
+            _, state = mixer(tokens(1, 200), None, state)
+            sizes.append(sum(tensor.nbytes for tensor in state.values()))
+    assert (len(set(sizes)) == 1) == mixer.traits.recurrent
+
+
+@ALL
+def test_saved_and_loaded_is_equal(case, tmp_path):
+    mixer, other = build(case), build(case)
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)) * 0.1)
+    torch.save(mixer.state_dict(), tmp_path / "mixer.pt")
+    other.load_state_dict(torch.load(tmp_path / "mixer.pt", weights_only=True))
+    assert torch.equal(mixer(tokens(1, 70)), other(tokens(1, 70)))
+
+
+@ALL
+def test_evaluation_is_deterministic(case):
+    mixer = build(case)
+    first = mixer(tokens(2, 130))
+    torch.manual_seed(99)
+    assert torch.equal(first, mixer(tokens(2, 130)))
+
+
+@ALL
+def test_training_mode_reaches_every_parameter(case):
+    mixer = build(case).train()
+    mixer(tokens(2, 130)).square().sum().backward()
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("name", list_mixers())
+def test_bad_requests_are_errors_when_built(name):
+    arguments = {"hidden_size": HIDDEN, "num_heads": HEADS, "causal": mixer_class(name).traits.causal, "max_length": 64}
+    with pytest.raises(ConfigError, match="no option 'blok_size'"):
+        build_mixer(name, **arguments, blok_size=3)
+    if not mixer_class(name).traits.causal:
+        with pytest.raises(ConfigError, match="causal"):
+            build_mixer(name, **{**arguments, "causal": True})
+
+
+def test_unknown_mixer_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'softmax'"):
+        build_mixer("sofmax", hidden_size=HIDDEN, num_heads=HEADS, causal=True, max_length=64)
