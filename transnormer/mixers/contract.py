@@ -84,11 +84,26 @@ class Mixer(nn.Module):
         return {"length": torch.zeros(batch_size, dtype=torch.long, device=device)}
 
     def reset_parameters(self) -> None:
-        """Initialise the projections as the paper's language models do (Xavier); subclasses extend it."""
+        """Initialise the parameters that this module holds itself; projections initialise themselves."""
 
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, hidden_size] -> [B, T, H, D]."""
         return x.unflatten(-1, (self.num_heads, self.head_dim))
+
+
+class XavierLinear(nn.Linear):
+    """A projection that starts at Xavier uniform with a gain, as fairseq's attention does."""
+
+    def __init__(self, in_features: int, out_features: int, *, gain: float = 1.0, zero_bias: bool = False) -> None:
+        self.gain = gain
+        self.zero_bias = zero_bias
+        super().__init__(in_features, out_features)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.xavier_uniform_(self.weight, gain=self.gain)
+        if self.zero_bias:
+            nn.init.zeros_(self.bias)
 
 
 class ProjectedMixer(Mixer):
@@ -98,21 +113,28 @@ class ProjectedMixer(Mixer):
 
     def __init__(self, hidden_size: int, num_heads: int, causal: bool, max_length: int) -> None:
         super().__init__(hidden_size, num_heads, causal, max_length)
-        self.q_proj = nn.Linear(hidden_size, hidden_size)
-        self.k_proj = nn.Linear(hidden_size, hidden_size)
-        self.v_proj = nn.Linear(hidden_size, hidden_size)
-        self.o_proj = nn.Linear(hidden_size, hidden_size)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
-            nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
-        nn.init.xavier_uniform_(self.o_proj.weight)
-        nn.init.zeros_(self.o_proj.bias)
+        self.q_proj = XavierLinear(hidden_size, hidden_size, gain=self.qkv_gain)
+        self.k_proj = XavierLinear(hidden_size, hidden_size, gain=self.qkv_gain)
+        self.v_proj = XavierLinear(hidden_size, hidden_size, gain=self.qkv_gain)
+        self.o_proj = XavierLinear(hidden_size, hidden_size, zero_bias=True)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, T, H, D]."""
         return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
+
+
+class AttentionMixer(ProjectedMixer):
+    """A projected mixer that sees its input only as queries, keys and values, so that they may come from two places."""
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        q, k, v = self.project(x)
+        return self.attend(q, k, v, mask, state)
+
+    @abstractmethod
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        """The method on q, k, v [B, T, H, D], output projection included; otherwise as `mix`."""
 
 
 def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
@@ -18,7 +18,7 @@ from transnormer.ops.shapes import zero_padding
 
 
 @register("diag")
-class DiagAttention(ProjectedMixer):
+class DiagAttention(AttentionMixer):
     """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not."""
 
     traits = Traits(
@@ -55,9 +55,10 @@ class DiagAttention(ProjectedMixer):
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm or ("rms" if kind == "rela" else "none"), hidden_size)
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
-        positions = token_positions(x, state["length"] if state else None)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        positions = token_positions(q, state["length"] if state else None)
         q, k = self.rotation(q, k, positions % self.block_size)
         if state is None:
             return self.o_proj(self.xnorm(self._attend(q, k, v, mask)))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
 
@@ -20,7 +20,7 @@ _EPSILON = 1e-6
 
 
 @register("linear_elu")
-class LinearEluAttention(ProjectedMixer):
+class LinearEluAttention(AttentionMixer):
     """Δ⁻¹ φ(Q)(φ(K)ᵀV) with Δ = diag(φ(Q) Σφ(K)); no rotation, which would let the denominator reach zero."""
 
     traits = Traits(
@@ -34,8 +34,9 @@ class LinearEluAttention(ProjectedMixer):
     )
     qkv_gain: ClassVar[float] = 2**-0.5
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
         v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # [B, T, H, D + 1]
         out, memory = norm_attention(
             q,
@@ -50,4 +51,4 @@ class LinearEluAttention(ProjectedMixer):
         y = self.o_proj(out.flatten(-2))
         if state is None:
             return y
-        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+        return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.mixers.xnorm import XNorm
@@ -15,7 +15,7 @@ from transnormer.ops.feature_maps import feature_map_named
 
 
 @register("norm")
-class NormAttention(ProjectedMixer):
+class NormAttention(AttentionMixer):
     """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives."""
 
     traits = Traits(
@@ -45,9 +45,10 @@ class NormAttention(ProjectedMixer):
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm, hidden_size)
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
-        positions = token_positions(x, state["length"] if state else None)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        positions = token_positions(q, state["length"] if state else None)
         q, k = self.rotation(self.phi(q), self.phi(k), positions)
         out, memory = norm_attention(
             q,
@@ -62,4 +63,4 @@ class NormAttention(ProjectedMixer):
         y = self.o_proj(self.xnorm(out))
         if state is None:
             return y
-        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+        return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}

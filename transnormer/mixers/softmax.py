@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
@@ -16,7 +16,7 @@ from transnormer.ops.shapes import zero_padding
 
 
 @register("softmax")
-class SoftmaxAttention(ProjectedMixer):
+class SoftmaxAttention(AttentionMixer):
     """The baseline of every table; its cache grows with the text."""
 
     traits = Traits(
@@ -44,29 +44,30 @@ class SoftmaxAttention(ProjectedMixer):
         self.rotation = Rotation(position, self.head_dim)
         self.dropout = dropout
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
-        positions = token_positions(x, state["length"] if state else None)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        positions = token_positions(q, state["length"] if state else None)
         q, k = self.rotation(q, k, positions)
         if state is None:
-            return self._attend(q, k, v, self._visible(x, mask), mask)
-        counts = None if mask is None else real_tokens(x, mask)
+            return self._attend(q, k, v, self._visible(q, mask), mask)
+        counts = None if mask is None else real_tokens(q, mask)
         keys = append_right_aligned(state.get("keys"), k, counts)
         values = append_right_aligned(state.get("values"), v, counts)
-        new_state = {"length": state["length"] + real_tokens(x, mask), "keys": keys, "values": values}
+        new_state = {"length": state["length"] + real_tokens(q, mask), "keys": keys, "values": values}
         if "keys" not in state:
-            return self._attend(q, k, v, self._visible(x, mask), mask), new_state
+            return self._attend(q, k, v, self._visible(q, mask), mask), new_state
         key_positions = right_aligned_positions(new_state["length"], keys.shape[1])[:, None, :]
         visible = (key_positions >= 0) & (key_positions <= positions[:, :, None])
         return self._attend(q, keys, values, visible, mask), new_state
 
-    def _visible(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+    def _visible(self, q: Tensor, mask: Tensor | None) -> Tensor | None:
         """Which keys a query sees [B, T, T]; None where SDPA's own causal or full attention will do."""
         # Right padding lies after every real token: the causal mask hides it by itself.
         if mask is None or self.causal:
             return None
         # Padded queries look at themselves, so that no row of the softmax is empty.
-        return mask.bool()[:, None, :] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        return mask.bool()[:, None, :] | torch.eye(q.shape[1], dtype=torch.bool, device=q.device)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, mask: Tensor | None) -> Tensor:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, D]

@@ -44,9 +44,7 @@ class TransNormerPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=config.initializer_range)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.LayerNorm | Rotation):
-            module.reset_parameters()
-        elif config.init_scheme == "xavier" and isinstance(module, Mixer):
+        elif isinstance(module, nn.Linear | nn.LayerNorm | Rotation | Mixer):
             module.reset_parameters()
 
 
@@ -102,7 +100,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         hidden_states = [x]
         for index, layer in enumerate(self.layers):
             if past_key_values is None:
-                x, _ = layer(x, mask)
+                x = self._run(layer, x, mask)
             else:
                 x, state = layer(x, mask, read_state(past_key_values, index, length))
                 write_state(past_key_values, index, state, new)
@@ -119,6 +117,12 @@ class TransNormerModel(TransNormerPreTrainedModel):
             past_key_values=past_key_values,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
+
+    def _run(self, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+        """One layer, recomputed in the backward pass when gradient checkpointing is on."""
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(layer, x, mask)[0]
+        return layer(x, mask)[0]
 
     def _embed(self, x: Tensor, length: Tensor | None, past: int) -> Tensor:
         """Add what the embedding knows about positions [B, T, hidden_size]."""

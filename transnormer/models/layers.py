@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.registry import build_mixer
@@ -53,7 +52,7 @@ class FFN(nn.Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-class Layer(GradientCheckpointingLayer):
+class Layer(nn.Module):
     """A mixer and a feed-forward layer, each with dropout, residual and a norm before (pre) or after (post) it."""
 
     def __init__(self, config: TransNormerConfig, mixer: str) -> None:

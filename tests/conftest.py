@@ -1,0 +1,30 @@
+"""Settings for the whole suite: one thread per test process, and uninitialised memory that shows itself."""
+
+from __future__ import annotations
+
+import os
+
+# Several test processes share the machine; results must not depend on how many threads each one gets.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.empty gives NaN, so that a read of memory nobody wrote reaches the result."""
+
+    def poison(allocate):
+        def allocate_poisoned(*args, **kwargs):
+            tensor = allocate(*args, **kwargs)
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+        return allocate_poisoned
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poison(getattr(torch, name)))

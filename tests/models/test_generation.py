@@ -1,0 +1,144 @@
+"""generate() on transformers' caches: equal to the parallel forward, batched, beamed, streamed, constant in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import transnormer as tn
+from transnormer.errors import ConfigError
+
+METHODS = ["t1", "t2", "vanilla", "linear_elu"]
+PAD = 256
+
+
+def model_of(method: str, **overrides: object) -> tn.TransNormerForCausalLM:
+    torch.manual_seed(0)
+    config = tn.preset(f"{method}-tiny", hidden_size=64, num_attention_heads=2, **overrides)
+    return tn.TransNormerForCausalLM(config).eval()
+
+
+def prompt(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 256, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def left_padded(prompts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(p) for p in prompts)
+    ids, mask = torch.full((len(prompts), width), PAD), torch.zeros(len(prompts), width, dtype=torch.long)
+    for row, tokens in enumerate(prompts):
+        ids[row, width - len(tokens) :], mask[row, width - len(tokens) :] = tokens, 1
+    return ids, mask
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("length", [1, 60, 64, 130])
+def test_greedy_equals_the_argmax_of_the_parallel_forward(method, length):
+    model = model_of(method)
+    out = model.generate(prompt(2, length), max_new_tokens=80, do_sample=False, pad_token_id=PAD)
+    with torch.no_grad():
+        parallel = model(out).logits.argmax(-1)
+    assert torch.equal(parallel[:, length - 1 : -1], out[:, length:])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_left_padded_batch_gives_what_each_prompt_gives_alone(method):
+    model = model_of(method)
+    prompts = [prompt(1, n)[0] for n in (100, 63, 7)]
+    ids, mask = left_padded(prompts)
+    together = model.generate(ids, attention_mask=mask, max_new_tokens=70, do_sample=False, pad_token_id=PAD)
+    for row, tokens in enumerate(prompts):
+        alone = model.generate(tokens[None], max_new_tokens=70, do_sample=False, pad_token_id=PAD)
+        assert torch.equal(together[row, ids.shape[1] :], alone[0, len(tokens) :])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_beams_equal_beams_without_a_cache(method):
+    model = model_of(method)
+    ids, mask = left_padded([prompt(1, n)[0] for n in (70, 33)])
+    arguments = {"attention_mask": mask, "max_new_tokens": 20, "num_beams": 3, "do_sample": False, "pad_token_id": PAD}
+    assert torch.equal(model.generate(ids, **arguments), model.generate(ids, **arguments, use_cache=False))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sampling_is_decided_by_the_seed(method):
+    model = model_of(method)
+
+    def sample(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return model.generate(prompt(2, 20), max_new_tokens=20, do_sample=True, top_k=50, pad_token_id=PAD)
+
+    assert torch.equal(sample(3), sample(3))
+    assert not torch.equal(sample(3), sample(4))
+
+
+def test_streaming_yields_every_token_in_order():
+    class Collector:
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.ended = False
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.ended = True
+
+    model, collector = model_of("t2"), Collector()
+    out = model.generate(prompt(1, 20), max_new_tokens=30, do_sample=False, pad_token_id=PAD, streamer=collector)
+    assert collector.tokens == out[0].tolist()
+    assert collector.ended
+
+
+@pytest.mark.parametrize("method", ["t1", "t2", "linear_elu"])
+def test_the_state_is_as_large_after_64k_tokens_as_after_1k(method):
+    model, sizes = model_of(method), []
+    cache = tn.DecodeCache(model.config)
+    with torch.no_grad():
+        for total in (1024, 65_536):
+            while cache.get_seq_length() < total:
+                model(prompt(1, 1024), past_key_values=cache, logits_to_keep=1)
+            # The last step is a generated token: the state is the one that decoding really holds.
+            model(prompt(1, 1), past_key_values=cache)
+            sizes.append(tn.state_bytes(cache))
+    assert sizes[0] == sizes[1] > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_prefill_in_pieces_equals_prefill_at_once(method):
+    model = model_of(method).double()
+    ids = prompt(2, 200)
+    cache = tn.DecodeCache(model.config)
+    with torch.no_grad():
+        pieces = [model(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 70), (70, 71), (71, 200))]
+        torch.testing.assert_close(torch.cat(pieces, dim=1), model(ids).logits, atol=1e-10, rtol=0)
+
+
+def test_transformers_own_dynamic_cache_works_too():
+    model = model_of("t2").double()
+    ids, cache = prompt(1, 100), DynamicCache(config=model.config)
+    with torch.no_grad():
+        pieces = [model(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 70), (70, 100))]
+        torch.testing.assert_close(torch.cat(pieces, dim=1), model(ids).logits, atol=1e-10, rtol=0)
+    assert cache.get_seq_length() == 100
+    recurrent = model_of("linear_elu")
+    with pytest.raises(ConfigError, match="DecodeCache"):
+        recurrent(ids, past_key_values=DynamicCache(config=recurrent.config))
+
+
+def test_a_saved_and_restored_state_continues_identically(tmp_path):
+    """The cache is made of plain tensors: a copy taken mid-text continues with the same tokens."""
+    model = model_of("t2")
+    ids = prompt(1, 90)
+    cache = tn.DecodeCache(model.config)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        torch.save([(layer.__dict__) for layer in cache.layers], tmp_path / "state.pt")
+        expected = [model(prompt(1, 50), past_key_values=cache).logits, model(prompt(1, 1), past_key_values=cache).logits]
+        restored = tn.DecodeCache(model.config)
+        for layer, saved in zip(restored.layers, torch.load(tmp_path / "state.pt", weights_only=True), strict=True):
+            layer.__dict__.update(saved)
+        restored.seen_tokens = 90
+        again = [model(prompt(1, 50), past_key_values=restored).logits]
+        again.append(model(prompt(1, 1), past_key_values=restored).logits)
+    assert all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))

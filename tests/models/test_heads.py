@@ -1,0 +1,135 @@
+"""Backbone and heads: masks, positions, pooling, pairs, and the ways a wrong call is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import transnormer as tn
+from transnormer.errors import ConfigError
+from transnormer.models.heads import pool
+
+
+def small(name: str = "t2-tiny", **overrides: object) -> tn.TransNormerConfig:
+    return tn.preset(name, hidden_size=32, num_hidden_layers=2, dropout=0.0, attention_dropout=0.0, **overrides)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", ["t1", "t2", "vanilla", "linear_elu"])
+@pytest.mark.parametrize("embedding", ["sinusoidal", "learned", "none"])
+def test_padding_on_either_side_changes_nothing(side, method, embedding):
+    torch.manual_seed(0)
+    model = tn.TransNormerForCausalLM(small(f"{method}-tiny", position_embedding=embedding)).double().eval()
+    ids = torch.randint(0, 256, (1, 100))
+    padded, mask = torch.randint(0, 256, (1, 130)), torch.zeros(1, 130, dtype=torch.long)
+    slots = slice(30, 130) if side == "left" else slice(0, 100)
+    padded[:, slots], mask[:, slots] = ids, 1
+    with torch.no_grad():
+        out = model(padded, attention_mask=mask).logits[:, slots]
+        torch.testing.assert_close(out, model(ids).logits, atol=1e-10, rtol=0)
+
+
+def test_an_all_ones_mask_equals_no_mask():
+    model = tn.TransNormerForMaskedLM(small(causal=False)).eval()
+    ids = torch.randint(0, 256, (2, 70))
+    torch.testing.assert_close(model(ids, attention_mask=torch.ones_like(ids)).logits, model(ids).logits)
+
+
+def test_causal_models_do_not_look_ahead():
+    model = tn.TransNormerForCausalLM(small()).eval()
+    ids = torch.randint(0, 256, (1, 150))
+    changed = ids.clone()
+    changed[:, 100] = (changed[:, 100] + 1) % 256
+    with torch.no_grad():
+        before, after = model(ids).logits, model(changed).logits
+    assert torch.equal(before[:, :100], after[:, :100])
+    assert not torch.equal(before[:, 100:], after[:, 100:])
+
+
+def test_causal_loss_is_the_mean_over_shifted_targets():
+    model = tn.TransNormerForCausalLM(small()).eval()
+    ids = torch.randint(0, 256, (2, 20))
+    output = model(ids, labels=ids)
+    expected = torch.nn.functional.cross_entropy(output.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(output.loss, expected)
+
+
+def test_logits_to_keep_keeps_the_last():
+    model = tn.TransNormerForCausalLM(small()).eval()
+    ids = torch.randint(0, 256, (2, 20))
+    torch.testing.assert_close(model(ids, logits_to_keep=1).logits, model(ids).logits[:, -1:])
+
+
+def test_pooling_respects_the_mask():
+    x = torch.arange(12.0).reshape(1, 6, 2)
+    mask = torch.tensor([[0, 1, 1, 0, 1, 0]])
+    assert pool(x, mask, "first").tolist() == [[2.0, 3.0]]
+    assert pool(x, mask, "last").tolist() == [[8.0, 9.0]]
+    assert pool(x, mask, "mean").tolist() == [pytest.approx([(2 + 4 + 8) / 3, (3 + 5 + 9) / 3])]
+    assert pool(x, None, "mean").tolist() == [[5.0, 6.0]]
+    assert pool(x, torch.zeros(1, 6), "mean").tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_classifier_trains_on_padded_input(pooling):
+    config = small("t2-lra-listops", pooling=pooling)
+    model = tn.TransNormerForSequenceClassification(config)
+    ids, mask = torch.randint(0, 32, (4, 70)), torch.ones(4, 70)
+    mask[0, 10:] = 0
+    output = model(ids, attention_mask=mask, labels=torch.tensor([0, 3, 9, 1]))
+    assert output.logits.shape == (4, 10)
+    output.loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_pair_head_sees_both_sides_through_one_encoder():
+    torch.manual_seed(0)
+    model = tn.TransNormerForPairClassification(small("t2-lra-retrieval")).eval()
+    first, second = torch.randint(0, 256, (2, 40)), torch.randint(0, 256, (2, 50))
+    with torch.no_grad():
+        x, y = (pool(model.model(ids).last_hidden_state, None, "mean") for ids in (first, second))
+        expected = model.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
+        torch.testing.assert_close(model(first, second).logits, expected)
+
+
+def test_regression_when_there_is_one_label():
+    model = tn.TransNormerForSequenceClassification(small("t2-lra-text", num_labels=1)).eval()
+    ids, target = torch.randint(0, 256, (3, 10)), torch.tensor([0.5, 2.0, -1.0])
+    output = model(ids, labels=target)
+    torch.testing.assert_close(output.loss, (output.logits[:, 0] - target).square().mean())
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    torch.manual_seed(0)
+    model = tn.TransNormerForCausalLM(small())
+    ids = torch.randint(0, 256, (2, 80))
+    model(ids, labels=ids).loss.backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model(ids, labels=ids).loss.backward()
+    for parameter, expected in zip(model.parameters(), plain, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+def test_hidden_states_on_request():
+    model = tn.TransNormerForCausalLM(small()).eval()
+    output = model(torch.randint(0, 256, (2, 20)), output_hidden_states=True)
+    assert len(output.hidden_states) == 3
+    torch.testing.assert_close(model.lm_head(output.hidden_states[-1]), output.logits)
+
+
+def test_wrong_calls_say_what_is_wrong():
+    with pytest.raises(ConfigError, match="needs a causal model"):
+        tn.TransNormerForCausalLM(small(causal=False))
+    with pytest.raises(ConfigError, match="needs a bidirectional model"):
+        tn.TransNormerForMaskedLM(small())
+    learned = tn.TransNormerModel(small(position_embedding="learned", max_position_embeddings=16))
+    with pytest.raises(ConfigError, match="learned positions end at 16"):
+        learned(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(ConfigError, match="attention_mask must be"):
+        learned(torch.zeros(1, 8, dtype=torch.long), attention_mask=torch.ones(1, 9))
+    with pytest.raises(ConfigError, match="exactly one of"):
+        learned()
+    with pytest.raises(ConfigError, match="no decode state"):
+        tn.TransNormerModel(small(causal=False))(torch.zeros(1, 8, dtype=torch.long), use_cache=True)

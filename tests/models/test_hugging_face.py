@@ -1,0 +1,124 @@
+"""What a Hugging Face user expects: Auto classes after `import transnormer`, save and load, Trainer, compile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification as AutoClassifier
+
+import transnormer as tn
+
+
+def small(name: str, **overrides: object) -> tn.TransNormerConfig:
+    return tn.preset(name, vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("auto", "model_class", "name"),
+    [
+        (AutoModel, tn.TransNormerModel, "t2-tiny"),
+        (AutoModelForCausalLM, tn.TransNormerForCausalLM, "t1-tiny"),
+        (AutoModelForCausalLM, tn.TransNormerForCausalLM, "vanilla-tiny"),
+        (AutoModelForMaskedLM, tn.TransNormerForMaskedLM, "t2-mlm"),
+        (AutoClassifier, tn.TransNormerForSequenceClassification, "t2-lra-text"),
+    ],
+)
+def test_saved_models_load_by_auto_class_bit_for_bit(auto, model_class, name, tmp_path):
+    model = model_class(small(name)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # trained weights, not initial ones that a re-initialisation could hit
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path)
+    loaded = auto.from_pretrained(tmp_path).eval()
+    assert type(loaded) is model_class
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value), key
+    ids = torch.randint(0, 300, (2, 70))
+    assert torch.equal(model(ids)[0], loaded(ids)[0])
+
+
+def test_config_round_trip(tmp_path):
+    config = small("t1-tiny", mixer_options={"diag": {"block_size": 16}})
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.to_diff_dict() == config.to_diff_dict()
+    assert loaded.options_of("diag")["block_size"] == 16
+    assert "mixers" in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_a_new_head_on_a_pretrained_backbone_keeps_the_backbone(tmp_path):
+    pretrained = tn.TransNormerForMaskedLM(small("t2-mlm"))
+    pretrained.save_pretrained(tmp_path)
+    classifier = AutoClassifier.from_pretrained(tmp_path, num_labels=3)
+    for key, value in pretrained.model.state_dict().items():
+        assert torch.equal(classifier.model.state_dict()[key], value), key
+    assert classifier.classifier.dense.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert classifier(torch.randint(0, 300, (2, 9))).logits.isfinite().all()
+
+
+def test_import_is_cheap_and_registers_when_transformers_arrives_later():
+    code = """
+import sys, time
+start = time.perf_counter()
+import transnormer
+elapsed = time.perf_counter() - start
+assert elapsed < 0.3, elapsed
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.for_model("transnormer", hidden_size=32, num_attention_heads=2)
+model = AutoModelForCausalLM.from_config(config)
+assert type(model) is transnormer.TransNormerForCausalLM
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_trainer_trains_our_model(tmp_path):
+    torch.manual_seed(0)
+    text = torch.arange(64).remainder(7)  # a period the model must learn
+    model = tn.TransNormerForCausalLM(small("t2-tiny"))
+    samples = [{"input_ids": text, "labels": text} for _ in range(16)]
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=30,
+        per_device_train_batch_size=4,
+        learning_rate=3e-3,
+        logging_steps=10,
+        save_steps=15,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    resumed = Trainer(model=tn.TransNormerForCausalLM(small("t2-tiny")), args=arguments, train_dataset=samples)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-15"))
+    for key, value in trainer.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[key], value)
+
+
+def test_torch_compile_sees_the_whole_model():
+    torch.manual_seed(0)
+    model = tn.TransNormerForCausalLM(small("t2-tiny")).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids = torch.randint(0, 300, (2, 70))
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits)
+
+
+def test_bfloat16_stays_close_to_float32():
+    torch.manual_seed(0)
+    model = tn.TransNormerForCausalLM(small("t2-tiny")).eval()
+    ids = torch.randint(0, 300, (2, 200))
+    with torch.no_grad():
+        exact = model(ids).logits
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            autocast = model(ids).logits.float()
+        half = model.bfloat16()(ids).logits.float()
+    for approximate in (autocast, half):
+        assert (approximate - exact).abs().mean() < 0.05 * exact.abs().mean()

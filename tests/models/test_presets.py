@@ -1,0 +1,94 @@
+"""Presets give the paper's models: the parameter counts of its tables, its layer split, its two positional forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import transnormer as tn
+from transnormer.errors import ConfigError
+
+
+def parameters(model_class: type, name: str, **overrides: object) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in model_class(tn.preset(name, **overrides)).parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("t1-lm", 155.99), ("t2-lm", 155.99), ("vanilla-lm", 156.00), ("linear_elu-lm", 156.00)]
+)
+def test_language_models_have_the_papers_parameter_counts(name, millions):
+    assert round(parameters(tn.TransNormerForCausalLM, name) / 1e6, 2) == millions
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("t1-mlm", 124.67), ("t2-mlm", 124.67), ("vanilla-mlm", 124.70), ("linear_elu-mlm", 124.70)]
+)
+def test_masked_language_models_have_the_papers_parameter_counts(name, millions):
+    assert round(parameters(tn.TransNormerForMaskedLM, name) / 1e6, 2) == millions
+
+
+@pytest.mark.parametrize(
+    ("task", "count"),
+    [("text", 370_562), ("listops", 209_802), ("retrieval", 395_138), ("pathfinder", 173_954), ("image", 158_602)],
+)
+def test_lra_models_have_skyformers_parameter_counts(task, count):
+    pair = task == "retrieval"
+    head = tn.TransNormerForPairClassification if pair else tn.TransNormerForSequenceClassification
+    assert parameters(head, f"vanilla-lra-{task}") == count
+    # TransNormer's GLU of 85 against the FFN of 128, and its norms without parameters: within 0.5 %.
+    assert parameters(head, f"t2-lra-{task}") == pytest.approx(count, rel=5e-3)
+
+
+@pytest.mark.parametrize(("layers", "diag"), [(1, 0), (2, 1), (5, 2), (6, 3), (12, 6)])
+def test_the_first_half_is_diag_rounded_down(layers, diag):
+    assert tn.preset("t2-lm", num_hidden_layers=layers).mixers == ["diag"] * diag + ["norm"] * (layers - diag)
+
+
+def test_t1_is_rela_and_elu_and_t2_is_softmax_and_one_plus_elu():
+    t1, t2 = tn.preset("t1-lm"), tn.preset("t2-lm")
+    assert (t1.options_of("diag")["kind"], t1.options_of("norm")["feature_map"]) == ("rela", "elu")
+    assert (t2.options_of("diag")["kind"], t2.options_of("norm")["feature_map"]) == ("softmax", "1+elu")
+    with torch.device("meta"):
+        assert tn.TransNormerModel(t1).layers[0].mixer.xnorm.kind == "rms"
+        assert tn.TransNormerModel(t2).layers[0].mixer.xnorm.kind == "none"
+
+
+def test_the_paper_literal_form_is_one_key():
+    names = [name for name, _ in tn.TransNormerModel(tn.preset("t2-tiny")).named_parameters()]
+    literal = [name for name, _ in tn.TransNormerModel(tn.preset("t2-tiny", position="none")).named_parameters()]
+    assert any("theta" in name for name in names)
+    assert literal == [name for name in names if "theta" not in name]
+
+
+def test_options_merge_and_widths_follow():
+    config = tn.preset("t1-lm", mixer_options={"diag": {"block_size": 128}}, hidden_size=256)
+    assert config.options_of("diag")["block_size"] == 128
+    assert config.options_of("diag")["kind"] == "rela"
+    assert config.attention_chunk_size == 128
+    assert config.intermediate_size == int(8 * 256 / 3)
+    assert tn.preset("t2-lra-image", feed_forward="ffn").intermediate_size == 256
+
+
+@pytest.mark.parametrize("name", tn.list_presets())
+def test_every_preset_builds(name):
+    config = tn.preset(name, vocab_size=64)
+    with torch.device("meta"):
+        tn.TransNormerModel(config)
+
+
+def test_wrong_names_suggest_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 't2-tiny'"):
+        tn.preset("t2-tny")
+    with pytest.raises(ConfigError, match="did you mean 'hidden_size'"):
+        tn.preset("t2-tiny", hiden_size=64)
+    with pytest.raises(ConfigError, match="not a multiple"):
+        tn.preset("t2-tiny", num_attention_heads=5)
+    with pytest.raises(ConfigError, match="did you mean 'lrpe'"):
+        tn.preset("t2-tiny", position="lrp")
+    with pytest.raises(ConfigError, match="did you mean 'diag'"):
+        tn.preset("t2-tiny", mixers=["diga", "diag", "norm", "norm"])
+    with pytest.raises(ConfigError, match="has no 'block'"):
+        tn.preset("t2-tiny", mixer_options={"diag": {"block": 3}})
+    with pytest.raises(ConfigError, match="names 2 layers, num_hidden_layers is 4"):
+        tn.preset("t2-tiny", mixers=["diag", "norm"])

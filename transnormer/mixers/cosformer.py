@@ -1,0 +1,92 @@
+"""cosFormer: ReLU kernel with a cosine that favours near tokens (Qin et al. 2022, "Rethinking Softmax in Attention").
+
+Weights relu(q_i)·relu(k_j)·cos(π(i - j)/2M), row-normalised. The cosine of a difference splits into functions of
+the two positions, so this is linear attention with twice the features. The paper takes M as the length of the batch;
+then padding, and in decoding every new token, would change the weight of all earlier ones. Here M is a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.positions import token_positions
+from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.registry import register
+from transnormer.ops import norm_attention
+
+# The denominator's least value, as in the method's own implementation: a query without a positive feature gives zero.
+_EPSILON = 1e-6
+
+
+@register("cosformer")
+class CosformerAttention(ProjectedMixer):
+    """`horizon` is M, by default max_length: the distance at which the weight reaches zero.
+
+    Texts longer than M are refused: the cosine would turn negative there, and the denominator with it.
+    """
+
+    traits = Traits(
+        summary="ReLU features re-weighted by the cosine of the distance",
+        paper="Qin et al. 2022, cosFormer: Rethinking Softmax in Attention",
+        causal=True,
+        bidirectional=True,
+        recurrent=True,
+        cost="T",
+        cache="linear_attention",
+    )
+    qkv_gain: ClassVar[float] = 2**-0.5
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, horizon: int | None = None
+    ) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        if horizon is not None and horizon < 1:
+            raise ConfigError(f"cosformer: horizon must be at least 1, got {horizon}", "leave it unset for max_length")
+        self.horizon = max_length if horizon is None else horizon
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        self._check_length(x, mask, state)
+        q, k, v = self.project(x)
+        positions = token_positions(x, state["length"] if state else None)
+        with without_autocast(x.device):
+            q, k, v = widened(q, k, v)
+            angles = positions.to(q.dtype) * (math.pi / 2 / self.horizon)
+            out, memory = norm_attention(
+                _features(q, angles),
+                _features(k, angles),
+                torch.cat([v, torch.ones_like(v[..., :1])], dim=-1),  # [B, T, H, D + 1]
+                causal=self.causal,
+                feature_map="identity",
+                mask=mask,
+                state=state.get("memory") if state else None,
+                return_state=True,
+            )
+            out = out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)
+        y = self.o_proj(out.flatten(-2).to(x.dtype))
+        if state is None:
+            return y
+        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+
+    def _check_length(self, x: Tensor, mask: Tensor | None, state: State | None) -> None:
+        longest = x.shape[1]
+        if state is not None:
+            longest = int((state["length"] + real_tokens(x, mask)).max())
+        elif mask is not None and longest > self.horizon:
+            longest = int(real_tokens(x, mask).max())
+        if longest > self.horizon:
+            raise ConfigError(
+                f"cosformer: a text of {longest} tokens, but its cosine reaches zero at {self.horizon}",
+                "raise the option horizon, or the model's maximal length",
+            )
+
+
+def _features(x: Tensor, angles: Tensor) -> Tensor:
+    """relu(x) times the sine and the cosine of its position: [B, T, H, 2D]; all ≥ 0 up to the horizon."""
+    x, angles = x.relu(), angles[..., None, None]
+    return torch.cat([x * angles.sin(), x * angles.cos()], dim=-1)

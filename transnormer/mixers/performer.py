@@ -1,0 +1,164 @@
+"""Performer: softmax attention by positive random features, FAVOR+ (Choromanski et al. 2021).
+
+φ(x) = exp(Wx̂ - ‖x̂‖²/2 - stabiliser) + ε with x̂ = x·D^(-1/4): φ(q)·φ(k) estimates exp(q·k/√D). A stabiliser that is the
+same for all keys cancels in the quotient but for ε, and its choice decides whether the method is causal:
+
+* bidirectional: the largest Wk̂ over the real keys of a row and head, as published;
+* causal: that maximum would tell every token about the future, so there is none. None is needed: exp(w·k̂ - ‖k̂‖²/2) is
+  at most exp(‖w‖²/2), has mean 1 over w whatever the key, which makes 1 the natural unit of ε, and the few features whose
+  bound is too large for float32 are scaled down in the keys and up in the queries by a constant.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.registry import register
+from transnormer.ops import norm_attention
+from transnormer.ops.shapes import zero_padding
+
+# A causal key feature stays below exp(40): room for the sum over any text in float32, which ends at exp(88).
+_LARGEST_EXPONENT = 40.0
+
+
+def orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None = None) -> Tensor:
+    """Rows that are each N(0, I), orthogonal within blocks of `columns` rows: [rows, columns]."""
+    blocks = []
+    for _ in range(-(-rows // columns)):
+        basis, triangle = torch.linalg.qr(torch.randn(columns, columns, generator=generator, device="cpu"))
+        # LAPACK's signs are not random; with those of R's diagonal the basis is uniform over all rotations.
+        blocks.append((basis * triangle.diagonal().sign()).T)
+    norms = torch.randn(rows, columns, generator=generator, device="cpu").norm(dim=1, keepdim=True)
+    return torch.cat(blocks)[:rows] * norms
+
+
+class RandomProjection(nn.Module):
+    """The fixed random W [num_features, head_dim] of one layer, shared by its heads; saved with the weights."""
+
+    weight: Tensor
+
+    def __init__(self, num_features: int, head_dim: int, seed: int | None) -> None:
+        super().__init__()
+        self.seed = seed
+        self.register_buffer("weight", torch.empty(num_features, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        with torch.no_grad():
+            self.weight.copy_(orthogonal_gaussian(*self.weight.shape, generator))
+
+
+@register("performer")
+class PerformerAttention(ProjectedMixer):
+    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K), the denominator being one more column of V, a column of ones.
+
+    `num_features` rows of W, drawn when the layer is built from `seed` (None: from torch's generator, as the weights
+    are) and then fixed; with `redraw` every training step uses a fresh Gaussian W instead, as the authors' runs do.
+    `epsilon` keeps every feature, and so the denominator, above zero. `skyformer_compat` reproduces the code behind the
+    published Long-Range-Arena row: q and k are scaled twice (the kernel is exp(q·k/D)), the stabiliser is the maximum
+    over the whole batch, and padded keys, set to zero, count in the denominator.
+    """
+
+    traits = Traits(
+        summary="softmax kernel by positive orthogonal random features (FAVOR+)",
+        paper="Choromanski et al. 2021, Rethinking Attention with Performers",
+        causal=True,
+        bidirectional=True,
+        recurrent=True,
+        cost="T",
+        cache="linear_attention",
+    )
+    qkv_gain: ClassVar[float] = 2**-0.5
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        causal: bool,
+        max_length: int,
+        *,
+        num_features: int = 128,
+        redraw: bool = False,
+        seed: int | None = None,
+        epsilon: float = 1e-4,
+        skyformer_compat: bool = False,
+    ) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        if num_features < 1:
+            raise ConfigError(f"performer: num_features must be at least 1, got {num_features}")
+        if epsilon <= 0:
+            raise ConfigError(f"performer: epsilon must be positive, got {epsilon}", "the default is 1e-4")
+        if skyformer_compat and causal:
+            raise ConfigError(
+                "performer: skyformer_compat has no causal form: its stabiliser sees the future",
+                "leave skyformer_compat off",
+            )
+        self.redraw = redraw
+        self.epsilon = epsilon
+        self.skyformer_compat = skyformer_compat
+        self.projection = RandomProjection(num_features, self.head_dim, seed)
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        q, k, v = self.project(x)
+        with without_autocast(x.device):
+            q, k, v = widened(q, k, v)
+            if self.skyformer_compat:
+                k, v, mask = zero_padding(k, mask), zero_padding(v, mask), None
+            weight = self.projection.weight.to(q.dtype)
+            if self.redraw and self.training:
+                weight = torch.randn_like(weight)
+            scale = self.head_dim ** (-0.5 if self.skyformer_compat else -0.25)
+            out, memory = norm_attention(
+                self._query_features(q * scale, weight),
+                self._key_features(k * scale, weight, mask),
+                torch.cat([v, torch.ones_like(v[..., :1])], dim=-1),  # [B, T, H, D + 1]
+                causal=self.causal,
+                feature_map="identity",
+                mask=mask,
+                state=state.get("memory") if state else None,
+                return_state=True,
+            )
+            # Zero only at padded positions: features are at least epsilon.
+            total = out[..., -1:]
+            out = out[..., :-1] / total.masked_fill(total == 0, 1)
+        y = self.o_proj(out.flatten(-2).to(x.dtype))
+        if state is None:
+            return y
+        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+
+    def _query_features(self, q: Tensor, weight: Tensor) -> Tensor:
+        """[B, T, H, num_features]; each query is stabilised by itself, which is causal and cancels."""
+        projected = q @ weight.mT
+        if self.causal:
+            projected = projected + _excess(weight)
+        largest = projected.amax(dim=-1, keepdim=True)
+        return (projected - _half_square(q) - largest).exp() + self.epsilon
+
+    def _key_features(self, k: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
+        projected = k @ weight.mT
+        if self.causal:
+            return (projected - _half_square(k) - _excess(weight)).exp() + self.epsilon
+        if mask is not None:
+            # Before exp, where a padded key could overflow. The first token stands in for a row that is all padding.
+            padded = ~mask.bool()
+            padded[:, 0] = False
+            projected = projected.masked_fill(padded[:, :, None, None], -torch.inf)
+        over = (0, 1, 2, 3) if self.skyformer_compat else (1, 3)
+        largest = projected.amax(dim=over, keepdim=True)
+        return (projected - _half_square(k) - largest).exp() + self.epsilon
+
+
+def _half_square(x: Tensor) -> Tensor:
+    return x.square().sum(dim=-1, keepdim=True) / 2
+
+
+def _excess(weight: Tensor) -> Tensor:
+    """How far the bound ‖w‖²/2 of each feature's exponent lies above the largest allowed: [num_features]."""
+    return (weight.square().sum(dim=-1) / 2 - _LARGEST_EXPONENT).clamp(min=0)

@@ -1,0 +1,22 @@
+"""Attention cores in full precision: float32 for half inputs, float64 for float64, whatever autocast would like."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from transnormer.ops.shapes import accumulation_dtype
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, autocast leaves matrix products in the dtype of their operands."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype that sums, exponentials and inverses need."""
+    return tuple(x.to(accumulation_dtype(x.dtype)) for x in tensors)
