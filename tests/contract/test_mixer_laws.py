@@ -35,7 +35,9 @@ def label(case: tuple[str, bool, dict]) -> str:
 
 ALL = pytest.mark.parametrize("case", variants(), ids=label)
 CAUSAL = pytest.mark.parametrize("case", [c for c in variants() if c[1]], ids=label)
-DECODING = pytest.mark.parametrize("case", [c for c in variants() if c[1] and mixer_class(c[0]).traits.cache], ids=label)
+DECODING = pytest.mark.parametrize(
+    "case", [c for c in variants() if c[1] and mixer_class(c[0]).traits.cache], ids=label
+)
 
 
 def build(case: tuple[str, bool, dict], max_length: int = 256) -> torch.nn.Module:

@@ -124,9 +124,7 @@ def test_dropout_drops_and_keeps_the_mean():
     torch.manual_seed(0)
     for kind in ("softmax", "rela"):
         plain = diag_attention(q, k, v, causal=False, kind=kind)
-        dropped = torch.stack(
-            [diag_attention(q, k, v, causal=False, kind=kind, dropout_p=0.5) for _ in range(200)]
-        )
+        dropped = torch.stack([diag_attention(q, k, v, causal=False, kind=kind, dropout_p=0.5) for _ in range(200)])
         assert not torch.equal(dropped[0], dropped[1])
         assert (dropped.mean(0) - plain).abs().mean() < 0.15 * plain.abs().mean()
 

@@ -6,100 +6,139 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from transnormer.errors import ConfigError
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Section(BaseModel):
-    """Unknown keys are errors, values are frozen once resolved."""
+    """Unknown keys are errors, nothing is coerced (true is not 1, '8' is not 8), values are frozen once resolved."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
     """The model: a preset by name and, field by field, what differs from it (null keeps the preset's value)."""
 
-    preset: str = Field("t2-tiny", description="'<method>-<size>', see `transnormer list presets`")
-    hidden_size: int | None = Field(None, gt=0, description="model width")
-    num_hidden_layers: int | None = Field(None, gt=0, description="number of layers")
-    num_attention_heads: int | None = Field(None, gt=0, description="number of heads; must divide hidden_size")
-    intermediate_size: int | None = Field(None, gt=0, description="inner width of the GLU or FFN")
-    feed_forward: Literal["glu", "ffn"] | None = Field(None, description="GLU (the paper's) or a two-layer FFN")
-    mixers: list[str] | None = Field(None, description="one mixer name per layer, e.g. [diag, diag, norm, norm]")
+    preset: str = Field(default="t2-tiny", description="'<method>-<size>', see `transnormer list presets`")
+    hidden_size: int | None = Field(default=None, gt=0, description="model width")
+    num_hidden_layers: int | None = Field(default=None, gt=0, description="number of layers")
+    num_attention_heads: int | None = Field(default=None, gt=0, description="number of heads; must divide hidden_size")
+    intermediate_size: int | None = Field(default=None, gt=0, description="inner width of the GLU or FFN")
+    feed_forward: Literal["glu", "ffn"] | None = Field(default=None, description="GLU (the paper's) or a two-layer FFN")
+    mixers: list[str] | None = Field(
+        default=None, description="one mixer name per layer, e.g. [diag, diag, norm, norm]"
+    )
     mixer_options: dict[str, dict[str, str | int | float | bool | None]] | None = Field(
-        None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
+        default=None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
     )
     position: Literal["none", "rope", "lrpe"] | None = Field(
-        None, description="rotation inside attention; 'none' is the paper-literal form"
+        default=None, description="rotation inside attention; 'none' is the paper-literal form"
     )
     position_embedding: Literal["none", "sinusoidal", "learned"] | None = Field(
-        None, description="absolute positions added to the token embedding"
+        default=None, description="absolute positions added to the token embedding"
     )
-    max_position_embeddings: int | None = Field(None, gt=0, description="longest input a learned table can take")
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="on embeddings and sublayer outputs")
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="on attention weights")
+    max_position_embeddings: int | None = Field(
+        default=None, gt=0, description="longest input a learned table can take"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="on embeddings and sublayer outputs"
+    )
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="on attention weights"
+    )
 
 
 class DataSection(Section):
     """Where the tokens come from: a prepared store, or a corpus that is prepared on first use."""
 
-    store: str | None = Field(None, description="folder written by `transnormer data prepare`; null uses `corpus`")
-    corpus: str = Field("python", description="corpus to prepare when `store` is null; 'python' is the embedded one")
-    tokenizer: str = Field("byte", description="tokenizer for `corpus`: byte, or bpe")
-    vocab_size: int | None = Field(None, gt=0, description="size of a trained bpe vocabulary")
-    limit_bytes: int | None = Field(None, gt=0, description="use only the first so many bytes of `corpus` text")
-    sequence_length: int = Field(512, gt=0, description="tokens per training and evaluation window")
-    eval_windows: int | None = Field(None, gt=0, description="evaluate on the first so many windows; null means all")
+    store: str | None = Field(
+        default=None, description="folder written by `transnormer data prepare`; null uses `corpus`"
+    )
+    corpus: str = Field(
+        default="python", description="corpus to prepare when `store` is null; 'python' is the embedded one"
+    )
+    source: str | None = Field(
+        default=None, description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for the corpus text"
+    )
+    tokenizer: str | None = Field(
+        default=None, description="byte, bpe, word, gpt2:FOLDER, roberta:FOLDER or a saved one; null: the corpus's own"
+    )
+    vocab_size: int | None = Field(
+        default=None, gt=0, description="size of a trained bpe (null: 8000), or words to keep (null: all)"
+    )
+    limit_bytes: int | None = Field(default=None, gt=0, description="train on the first so many bytes of `corpus` only")
+    sequence_length: int = Field(default=512, gt=0, description="tokens per training and evaluation window")
+    eval_windows: int | None = Field(
+        default=None, gt=0, description="evaluate on the first so many windows; null means all"
+    )
 
 
 class OptimSection(Section):
     """AdamW and its schedule. `schedule` is a pure function of the step, so resuming needs only the step."""
 
-    lr: float = Field(5e-4, gt=0, description="peak learning rate")
-    betas: tuple[float, float] = Field((0.9, 0.98), description="AdamW betas; one_cycle overrides the first")
-    eps: float = Field(1e-8, gt=0, description="AdamW epsilon")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled decay, on matrices only unless decay_all")
-    decay_all: bool = Field(False, description="decay biases, norms and embeddings too, as fairseq does")
-    schedule: Literal["constant", "inverse_sqrt", "polynomial", "cosine", "one_cycle"] = Field(
-        "cosine", description="shape of the learning rate after the warm-up"
+    lr: float = Field(default=5e-4, gt=0, description="peak learning rate")
+    # Not strict, because YAML has lists and no tuples; the two numbers inside still are.
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field(
+        default=(0.9, 0.98), description="AdamW betas; one_cycle overrides the first"
     )
-    warmup_steps: int = Field(0, ge=0, description="linear warm-up; for one_cycle the length of the rising part")
-    final_lr_ratio: float = Field(0.0, ge=0, le=1, description="where cosine and polynomial end, relative to lr")
-    power: float = Field(1.0, gt=0, description="exponent of the polynomial schedule")
-    cycle_momentum: bool = Field(True, description="one_cycle: also cycle beta1 0.95 -> 0.85 -> 0.95")
-    clip_norm: float | None = Field(None, gt=0, description="clip the global gradient norm")
-    clip_value: float | None = Field(None, gt=0, description="clip each gradient entry")
+    eps: float = Field(default=1e-8, gt=0, description="AdamW epsilon")
+    weight_decay: float = Field(default=0.01, ge=0, description="decoupled decay, on matrices only unless decay_all")
+    decay_all: bool = Field(default=False, description="decay biases, norms and embeddings too, as fairseq does")
+    schedule: Literal["constant", "inverse_sqrt", "polynomial", "cosine", "one_cycle"] = Field(
+        default="cosine", description="shape of the learning rate after the warm-up"
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, description="linear warm-up; for one_cycle the length of the rising part"
+    )
+    final_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="where cosine and polynomial end, relative to lr"
+    )
+    power: float = Field(default=1.0, gt=0, description="exponent of the polynomial schedule")
+    cycle_momentum: bool = Field(default=True, description="one_cycle: also cycle beta1 0.95 -> 0.85 -> 0.95")
+    clip_norm: float | None = Field(default=None, gt=0, description="clip the global gradient norm")
+    clip_value: float | None = Field(default=None, gt=0, description="clip each gradient entry")
 
 
 class TrainSection(Section):
     """The loop."""
 
-    steps: int = Field(1000, gt=0, description="optimizer steps")
-    batch_size: int = Field(16, gt=0, description="sequences per optimizer step, over all processes")
-    micro_batch_size: int | None = Field(None, gt=0, description="sequences per forward pass and process; null: all")
-    eval_every: int = Field(500, gt=0, description="steps between evaluations (one is always made at the end)")
-    save_every: int = Field(500, gt=0, description="steps between checkpoints (one is always made at the end)")
-    log_every: int = Field(10, gt=0, description="steps between journal lines")
-    keep_last: int = Field(2, gt=0, description="checkpoints kept besides the best one")
-    precision: Literal["auto", "float32", "bf16"] = Field("auto", description="auto: bf16 on CUDA, float32 on CPU")
-    compile: bool = Field(False, description="torch.compile the model")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one")
-    nonfinite: Literal["stop", "skip", "rewind"] = Field("stop", description="what a NaN loss or gradient does")
-    nonfinite_limit: int = Field(3, gt=0, description="skip/rewind: stop after so many in one run")
-    tensorboard: bool = Field(False, description="also write TensorBoard events into RUN/tensorboard")
+    steps: int = Field(default=1000, gt=0, description="optimizer steps")
+    batch_size: int = Field(default=16, gt=0, description="sequences per optimizer step, over all processes")
+    micro_batch_size: int | None = Field(
+        default=None, gt=0, description="sequences per forward pass and process; null: all"
+    )
+    eval_every: int = Field(default=500, gt=0, description="steps between evaluations (one is always made at the end)")
+    save_every: int = Field(default=500, gt=0, description="steps between checkpoints (one is always made at the end)")
+    log_every: int = Field(default=10, gt=0, description="steps between journal lines")
+    keep_last: int = Field(default=2, gt=0, description="checkpoints kept besides the best one")
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        default="auto", description="auto: bf16 on CUDA, float32 on CPU"
+    )
+    compile: bool = Field(default=False, description="torch.compile the model")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
+    nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
+    nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")
+    tensorboard: bool = Field(default=False, description="also write TensorBoard events into RUN/tensorboard")
 
 
 class RunConfig(Section):
     """A whole run."""
 
-    task: str = Field("causal_lm", description="what is learned, see `transnormer list tasks`")
-    seed: int = Field(0, ge=0, description="decides initial weights, sample order, dropout and masking")
-    model: ModelSection = Field(default_factory=ModelSection)
-    data: DataSection = Field(default_factory=DataSection)
-    optim: OptimSection = Field(default_factory=OptimSection)
-    train: TrainSection = Field(default_factory=TrainSection)
+    task: str = Field(default="causal_lm", description="what is learned, see `transnormer list tasks`")
+    seed: int = Field(
+        default=0, ge=0, lt=2**32, description="decides initial weights, sample order, dropout and masking"
+    )
+    model: ModelSection = Field(default_factory=lambda: ModelSection())
+    data: DataSection = Field(default_factory=lambda: DataSection())
+    optim: OptimSection = Field(default_factory=lambda: OptimSection())
+    train: TrainSection = Field(default_factory=lambda: TrainSection())
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> RunConfig:
         if self.optim.warmup_steps >= self.train.steps:
-            raise ValueError(
-                f"optim.warmup_steps ({self.optim.warmup_steps}) must be smaller than train.steps ({self.train.steps})"
+            raise ConfigError(
+                f"optim.warmup_steps ({self.optim.warmup_steps}) must be smaller than train.steps ({self.train.steps})",
+                hint=f"set both, e.g. train.steps={self.train.steps} optim.warmup_steps={self.train.steps // 10}",
             )
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,11 @@ class Mixer(nn.Module):
     @abstractmethod
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         """The method itself, on right-padded input. Returns (y, new state) exactly when a state is given."""
+
+    @classmethod
+    def window(cls, options: dict[str, Any]) -> int | None:
+        """Given all options, the number of tokens within which a state keeps keys; None: no keys, or all of them."""
+        return None
 
     def init_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         """The state before the first token; the other entries appear with the first call."""

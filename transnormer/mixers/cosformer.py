@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.positions import token_positions
 from transnormer.mixers.precision import widened, without_autocast
 from transnormer.mixers.registry import register
@@ -25,7 +25,7 @@ _EPSILON = 1e-6
 
 
 @register("cosformer")
-class CosformerAttention(ProjectedMixer):
+class CosformerAttention(AttentionMixer):
     """`horizon` is M, by default max_length: the distance at which the weight reaches zero.
 
     Texts longer than M are refused: the cosine would turn negative there, and the denominator with it.
@@ -50,11 +50,13 @@ class CosformerAttention(ProjectedMixer):
             raise ConfigError(f"cosformer: horizon must be at least 1, got {horizon}", "leave it unset for max_length")
         self.horizon = max_length if horizon is None else horizon
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        self._check_length(x, mask, state)
-        q, k, v = self.project(x)
-        positions = token_positions(x, state["length"] if state else None)
-        with without_autocast(x.device):
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        self._check_length(q, mask, state)
+        dtype = v.dtype
+        positions = token_positions(q, state["length"] if state else None)
+        with without_autocast(v.device):
             q, k, v = widened(q, k, v)
             angles = positions.to(q.dtype) * (math.pi / 2 / self.horizon)
             out, memory = norm_attention(
@@ -68,10 +70,10 @@ class CosformerAttention(ProjectedMixer):
                 return_state=True,
             )
             out = out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)
-        y = self.o_proj(out.flatten(-2).to(x.dtype))
+        y = self.o_proj(out.flatten(-2).to(dtype))
         if state is None:
             return y
-        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+        return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
 
     def _check_length(self, x: Tensor, mask: Tensor | None, state: State | None) -> None:
         longest = x.shape[1]

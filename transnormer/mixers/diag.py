@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -55,6 +57,10 @@ class DiagAttention(AttentionMixer):
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm or ("rms" if kind == "rela" else "none"), hidden_size)
 
+    @classmethod
+    def window(cls, options: dict[str, Any]) -> int:
+        return options["block_size"]
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
@@ -80,7 +86,9 @@ class DiagAttention(AttentionMixer):
             dropout_p=self.dropout if self.training else 0.0,
         )
 
-    def _continue(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State) -> Tensor:
+    def _continue(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State
+    ) -> Tensor:
         """New tokens behind a cache, at most a block at a time, so that the cost stays linear in their number."""
         keys, values = torch.cat([state["keys"], k], dim=1), torch.cat([state["values"], v], dim=1)
         cached = state["keys"].shape[1]

@@ -4,8 +4,8 @@
 same for all keys cancels in the quotient but for ε, and its choice decides whether the method is causal:
 
 * bidirectional: the largest Wk̂ over the real keys of a row and head, as published;
-* causal: that maximum would tell every token about the future, so there is none. None is needed: exp(w·k̂ - ‖k̂‖²/2) is
-  at most exp(‖w‖²/2), has mean 1 over w whatever the key, which makes 1 the natural unit of ε, and the few features whose
+* causal: that maximum would tell every token about the future, so there is none. None is needed: exp(w·k̂ - ‖k̂‖²/2)
+  has mean 1 over w whatever the key, which makes 1 the natural unit of ε, and is at most exp(‖w‖²/2); features whose
   bound is too large for float32 are scaled down in the keys and up in the queries by a constant.
 """
 
@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.precision import widened, without_autocast
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
@@ -38,32 +38,15 @@ def orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | No
     return torch.cat(blocks)[:rows] * norms
 
 
-class RandomProjection(nn.Module):
-    """The fixed random W [num_features, head_dim] of one layer, shared by its heads; saved with the weights."""
-
-    weight: Tensor
-
-    def __init__(self, num_features: int, head_dim: int, seed: int | None) -> None:
-        super().__init__()
-        self.seed = seed
-        self.register_buffer("weight", torch.empty(num_features, head_dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
-        with torch.no_grad():
-            self.weight.copy_(orthogonal_gaussian(*self.weight.shape, generator))
-
-
 @register("performer")
-class PerformerAttention(ProjectedMixer):
+class PerformerAttention(AttentionMixer):
     """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K), the denominator being one more column of V, a column of ones.
 
-    `num_features` rows of W, drawn when the layer is built from `seed` (None: from torch's generator, as the weights
-    are) and then fixed; with `redraw` every training step uses a fresh Gaussian W instead, as the authors' runs do.
-    `epsilon` keeps every feature, and so the denominator, above zero. `skyformer_compat` reproduces the code behind the
-    published Long-Range-Arena row: q and k are scaled twice (the kernel is exp(q·k/D)), the stabiliser is the maximum
-    over the whole batch, and padded keys, set to zero, count in the denominator.
+    W has `num_features` rows, shared by the heads. It is drawn when the layer is built, from `seed` (None: from torch's
+    generator, as the weights are), and then fixed; with `redraw` each training step uses a fresh Gaussian W instead, as
+    TransNormer's authors did. `epsilon` keeps every feature, and so the denominator, above zero. `skyformer_compat`
+    reproduces the code behind the published Long-Range-Arena row: q and k are scaled twice (the kernel is exp(q·k/D)),
+    the stabiliser is the maximum over the whole batch, and padded keys, set to zero, count in the denominator.
     """
 
     traits = Traits(
@@ -76,6 +59,7 @@ class PerformerAttention(ProjectedMixer):
         cache="linear_attention",
     )
     qkv_gain: ClassVar[float] = 2**-0.5
+    projection: Tensor
 
     def __init__(
         self,
@@ -101,17 +85,26 @@ class PerformerAttention(ProjectedMixer):
                 "leave skyformer_compat off",
             )
         self.redraw = redraw
+        self.seed = seed
         self.epsilon = epsilon
         self.skyformer_compat = skyformer_compat
-        self.projection = RandomProjection(num_features, self.head_dim, seed)
+        self.register_buffer("projection", torch.empty(num_features, self.head_dim))
+        self.reset_parameters()
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
-        with without_autocast(x.device):
+    def reset_parameters(self) -> None:
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        rows, columns = self.projection.shape
+        self.projection.copy_(orthogonal_gaussian(rows, columns, generator))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    ) -> Tensor | tuple[Tensor, State]:
+        dtype = v.dtype
+        with without_autocast(v.device):
             q, k, v = widened(q, k, v)
             if self.skyformer_compat:
                 k, v, mask = zero_padding(k, mask), zero_padding(v, mask), None
-            weight = self.projection.weight.to(q.dtype)
+            weight = self.projection.to(q.dtype)
             if self.redraw and self.training:
                 weight = torch.randn_like(weight)
             scale = self.head_dim ** (-0.5 if self.skyformer_compat else -0.25)
@@ -128,10 +121,10 @@ class PerformerAttention(ProjectedMixer):
             # Zero only at padded positions: features are at least epsilon.
             total = out[..., -1:]
             out = out[..., :-1] / total.masked_fill(total == 0, 1)
-        y = self.o_proj(out.flatten(-2).to(x.dtype))
+        y = self.o_proj(out.flatten(-2).to(dtype))
         if state is None:
             return y
-        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+        return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
 
     def _query_features(self, q: Tensor, weight: Tensor) -> Tensor:
         """[B, T, H, num_features]; each query is stabilised by itself, which is causal and cancels."""

@@ -56,9 +56,7 @@ def mixer_options(name: str) -> dict[str, Any]:
     return {key: p.default for key, p in parameters.items() if key not in _COMMON_ARGUMENTS}
 
 
-def build_mixer(
-    name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any
-) -> Mixer:
+def build_mixer(name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any) -> Mixer:
     """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does."""
     cls = mixer_class(name)
     known = mixer_options(name)

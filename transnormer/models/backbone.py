@@ -17,7 +17,7 @@ from transnormer.mixers.packing import Packing
 from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
-from transnormer.models.layers import Layer, build_norm
+from transnormer.models.layers import Layer, ScaleNorm, build_norm
 
 
 class TransNormerPreTrainedModel(PreTrainedModel):
@@ -44,7 +44,7 @@ class TransNormerPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=config.initializer_range)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.LayerNorm | Rotation | Mixer):
+        elif isinstance(module, nn.Linear | nn.LayerNorm | ScaleNorm | Rotation | Mixer):
             module.reset_parameters()
 
 
@@ -61,8 +61,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
             self.embed_norm = nn.LayerNorm(config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(Layer(config, mixer) for mixer in config.mixers)
-        # Post-norm layers end in a norm of their own.
-        self.final_norm = build_norm(config) if config.norm_first else nn.Identity()
+        assert config.final_norm is not None
+        self.final_norm = build_norm(config.final_norm, config.hidden_size)
         self.gradient_checkpointing = False
         self.post_init()
 

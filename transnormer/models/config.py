@@ -14,7 +14,8 @@ from transnormer.mixers.registry import mixer_class, mixer_options
 _CHOICES = {
     "feed_forward": ("glu", "ffn"),
     "hidden_act": ("silu", "relu", "gelu"),
-    "norm": ("rms", "layer"),
+    "norm": ("rms", "layer", "scale"),
+    "final_norm": ("rms", "layer", "scale", "none"),
     "position": ROTATIONS,
     "position_embedding": ("none", "sinusoidal", "learned"),
     "init_scheme": ("xavier", "normal"),
@@ -46,8 +47,11 @@ class TransNormerConfig(PreTrainedConfig):
     # Absolute positions added to the token embedding.
     position_embedding: str = "sinusoidal"
     max_position_embeddings: int = 512
+    # Norm of the sublayers: RMSNorm without parameters, LayerNorm, or ScaleNorm, an RMSNorm with one gain for all.
     norm: str = "rms"
     norm_first: bool = True
+    # Norm after the last layer; unset: as `norm` before pre-norm's output, none after post-norm's own.
+    final_norm: str | None = None
     # A LayerNorm right after the embedding, as RoBERTa has it.
     norm_embedding: bool = False
     scale_embedding: bool = True
@@ -56,6 +60,8 @@ class TransNormerConfig(PreTrainedConfig):
     init_scheme: str = "xavier"
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
+    # A bias of the causal head; the masked one has one always, as RoBERTa's.
+    lm_head_bias: bool = False
     use_cache: bool = True
     # Classification heads: how tokens become one vector, and the hidden layer of the classifier.
     pooling: str = "mean"
@@ -73,6 +79,8 @@ class TransNormerConfig(PreTrainedConfig):
         if self.intermediate_size is None:
             glu = self.feed_forward == "glu"
             self.intermediate_size = int(8 * self.hidden_size / 3) if glu else 4 * self.hidden_size
+        if self.final_norm is None:
+            self.final_norm = self.norm if self.norm_first else "none"
         if self.classifier_hidden_size is None:
             self.classifier_hidden_size = self.hidden_size
         super().__post_init__(**kwargs)
@@ -111,6 +119,17 @@ class TransNormerConfig(PreTrainedConfig):
     def attention_chunk_size(self) -> int:
         """The block size of DiagAttention, under the name that transformers' cache asks for."""
         return self.options_of("diag")["block_size"]
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The same for layers that keep a recurrent state beside their keys (FLASH, pairs of attentions)."""
+        assert self.mixers is not None
+        windows = [
+            mixer_class(name).window(self.options_of(name))
+            for name in set(self.mixers)
+            if mixer_class(name).traits.cache == "hybrid_sliding"
+        ]
+        return max((window for window in windows if window is not None), default=None)
 
     def options_of(self, mixer: str) -> dict[str, Any]:
         """All options of a mixer in this model: its defaults, the model-wide ones it understands, then its own."""

@@ -32,7 +32,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
         if not config.causal:
             raise ConfigError("TransNormerForCausalLM needs a causal model", "set causal=True")
         self.model = TransNormerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @can_return_tuple

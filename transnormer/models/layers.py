@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,9 +21,26 @@ class SimpleRMSNorm(nn.Module):
         return rms_norm(x)
 
 
-def build_norm(config: TransNormerConfig) -> nn.Module:
-    """The norm around the sublayers."""
-    return SimpleRMSNorm() if config.norm == "rms" else nn.LayerNorm(config.hidden_size)
+class ScaleNorm(nn.Module):
+    """RMSNorm times one learned gain for the whole width (Nguyen and Salazar 2019): the norm of FLASH's layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (rms_norm(x, eps=1e-5) * self.gain).to(x.dtype)
+
+
+def build_norm(kind: str, hidden_size: int) -> nn.Module:
+    """A norm over the width by its name in the config."""
+    if kind == "layer":
+        return nn.LayerNorm(hidden_size)
+    return {"rms": SimpleRMSNorm, "scale": ScaleNorm, "none": nn.Identity}[kind]()
 
 
 class GLU(nn.Module):
@@ -65,14 +83,14 @@ class Layer(nn.Module):
             max_length=config.max_position_embeddings,
             **config.options_of(mixer),
         )
-        self.mixer_norm = build_norm(config)
+        self.mixer_norm = build_norm(config.norm, config.hidden_size)
         # Methods such as FLASH replace attention and feed-forward at once.
         self.feed_forward: nn.Module | None = None
         if self.mixer.traits.needs_ffn:
             assert config.intermediate_size is not None
             kind = GLU if config.feed_forward == "glu" else FFN
             self.feed_forward = kind(config.hidden_size, config.intermediate_size, config.hidden_act)
-            self.feed_forward_norm = build_norm(config)
+            self.feed_forward_norm = build_norm(config.norm, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first
 

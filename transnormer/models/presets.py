@@ -1,7 +1,8 @@
 """Models by name, '<method>-<size>': a method is its mixers, a size is the shell they run in.
 
 Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
-parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop.
+parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop. A method
+without a causal form has no causal sizes. The shells of the competitors are those that reproduce the paper's counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.registry import mixer_class
 from transnormer.models.config import TransNormerConfig, diag_then_norm
 
 _TRANSNORMER = {"feed_forward": "glu", "norm": "rms", "position": "lrpe"}
@@ -20,7 +22,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "t2": {**_TRANSNORMER, "mixer_options": {"diag": {"kind": "softmax"}, "norm": {"feature_map": "1+elu"}}},
     "vanilla": {**_BASELINE, "mixers": "softmax"},
     "linear_elu": {**_BASELINE, "mixers": "linear_elu"},
+    "performer": {**_BASELINE, "mixers": "performer"},
+    "flash_quad": {**_BASELINE, "mixers": "flash_quad", "position": "rope"},
+    "flash": {**_BASELINE, "mixers": "flash", "position": "rope"},
+    "long_short": {**_BASELINE, "mixers": "long_short"},
+    "cosformer": {**_BASELINE, "mixers": "cosformer"},
+    "linformer": {**_BASELINE, "mixers": "linformer"},
+    "reformer": {**_BASELINE, "mixers": "reformer"},
+    "nystrom": {**_BASELINE, "mixers": "nystrom"},
+    "kernelized": {**_BASELINE, "mixers": "kernelized"},
+    "informer": {**_BASELINE, "mixers": "informer"},
+    "bigbird": {**_BASELINE, "mixers": "bigbird"},
+    "skyformer": {**_BASELINE, "mixers": "skyformer"},
 }
+# A method also goes by the name of its mixer.
+_OTHER_NAMES = {"softmax": "vanilla"}
 
 _LRA = {
     "hidden_size": 64,
@@ -88,10 +104,54 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
+_SCALE_NORM = {"norm": "scale", "final_norm": "layer"}
+# Every GAU layer of FLASH is attention and feed-forward in one: more layers for the same number of parameters.
+_FLASH = {
+    "lm": {**_SCALE_NORM, "num_hidden_layers": 10, "num_attention_heads": 1},
+    "tiny": {**_SCALE_NORM, "num_hidden_layers": 7, "num_attention_heads": 1},
+    # Pre-norm without a last norm: in RoBERTa's shell, made for post-norm, nothing adds one.
+    "mlm": {"num_hidden_layers": 24, "num_attention_heads": 1, "norm_first": True, "final_norm": "none"},
+}
+# Transformer-XL's shell: relative positions only, post-norm, an output bias.
+_LONG_SHORT_CAUSAL = {
+    "norm_first": False,
+    "position_embedding": "none",
+    "lm_head_bias": True,
+    "init_scheme": "normal",
+}
+
+
+def _informer(factor: int) -> dict[str, Any]:
+    """The factor with which factor · ln T is about 128, the features of every other method in the LRA tables."""
+    return {"mixer_options": {"informer": {"factor": factor}}}
+
+
+# What a method changes in a size, or in all sizes of a family ("lra"), where the paper's shell for it differs.
+REFINEMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "performer": {size: {"mixer_options": {"performer": {"num_features": 64}}} for size in ("lm", "mlm")},
+    "flash_quad": {**_FLASH, "lra": {"num_attention_heads": 1}},
+    "flash": {**_FLASH, "lra": {**_SCALE_NORM, "num_attention_heads": 1}},
+    "long_short": {"lm": _LONG_SHORT_CAUSAL, "tiny": _LONG_SHORT_CAUSAL},
+    "informer": {
+        "lra-text": _informer(16),
+        "lra-listops": _informer(17),
+        "lra-retrieval": _informer(16),
+        "lra-pathfinder": _informer(19),
+        "lra-image": _informer(19),
+    },
+}
+
 
 def list_presets() -> list[str]:
     """All preset names."""
-    return [f"{method}-{size}" for method in METHODS for size in SIZES]
+    return [f"{method}-{size}" for method in METHODS for size in SIZES if _serves(method, SIZES[size]["causal"])]
+
+
+def _serves(method: str, causal: bool) -> bool:
+    """Whether all mixers of a method have the causal, or the bidirectional, form."""
+    mixers = METHODS[method].get("mixers")
+    traits = [mixer_class(name).traits for name in ([mixers] if mixers else diag_then_norm(2))]
+    return all(each.causal if causal else each.bidirectional for each in traits)
 
 
 def preset(name: str, **overrides: Any) -> TransNormerConfig:
@@ -100,14 +160,24 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
     `mixer_options` are merged per mixer; the layer split follows `num_hidden_layers` unless `mixers` is given.
     """
     method, _, size = name.partition("-")
+    method = _OTHER_NAMES.get(method, method)
     if method not in METHODS or size not in SIZES:
         raise ConfigError(f"unknown preset '{name}'", did_you_mean(name, list_presets()))
     known = {field.name for field in fields(TransNormerConfig)} | {"num_labels"}
     for key in overrides:
         if key not in known:
             raise ConfigError(f"'{key}' is not a field of the model", did_you_mean(key, known))
+    causal = overrides.get("causal", SIZES[size]["causal"])
+    if not _serves(method, causal):
+        able = ", ".join(other for other in METHODS if _serves(other, causal))
+        raise ConfigError(
+            f"no model '{name}': {method} has no {'causal' if causal else 'bidirectional'} form",
+            f"those that have: {able}",
+        )
 
-    shell = {**METHODS[method], **SIZES[size]}
+    refinements = REFINEMENTS.get(method, {})
+    refined = refinements.get(size) or refinements.get(size.partition("-")[0]) or {}
+    shell = {**METHODS[method], **SIZES[size], **refined}
     by_feed_forward = {kind: shell.pop(kind, {}) for kind in ("glu", "ffn")}
     values = {**shell, **by_feed_forward[METHODS[method]["feed_forward"]]}
     options = {mixer: dict(chosen) for mixer, chosen in values.pop("mixer_options", {}).items()}

@@ -1,4 +1,4 @@
-"""The checks that every op makes on its tensors, so that a wrong call names the argument and the shape it should have."""
+"""The checks that every op makes on its tensors: a wrong call names the argument and the shape it should have."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ def norm_attention(
     if state is not None:
         expected = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
         if tuple(state.shape) != expected:
-            raise ConfigError(
-                f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}"
-            )
+            raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
     choice = choose("norm_attention", backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)

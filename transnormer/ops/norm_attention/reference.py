@@ -1,4 +1,4 @@
-"""NormAttention written from the equation, with the T×T score matrix: the definition that every other path must meet."""
+"""NormAttention written from the equation, with the T×T score matrix: what every other path must equal."""
 
 from __future__ import annotations
 

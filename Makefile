@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both build .venv/ when it is missing or stale.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help demo test lint gpu-test clean
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(STAMP)  ## train a tiny TransNormer and its vanilla twin, compare them, write text (about 4 minutes)
+	$(BIN)/transnormer demo --out demo
+
+test: lint  ## linters, types, layers, then the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
+
+lint: $(STAMP)  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+gpu-test: $(STAMP)  ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+clean:  ## remove what was built
+	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transnormer needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt -e '.[test]'
+	touch $@

@@ -1,0 +1,39 @@
+"""No number without its gate: a wrong op or model is refused before it is timed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transnormer.bench import ops, speed
+from transnormer.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def test_rows_of_the_ops_benchmark():
+    rows = list(ops.measure_ops([64, 128], CPU))
+    assert {row["case"] for row in rows} == set(ops.CASES)
+    assert all(row["seconds"] > 0 and row["peak_bytes"] is not None and row["backend"] == "torch" for row in rows)
+
+
+def test_a_wrong_op_is_not_timed(monkeypatch):
+    case = "norm_attention causal"
+    right, reference, options = ops.CASES[case]
+    wrong = lambda *inputs, **kwargs: 1.01 * right(*inputs, **kwargs)  # noqa: E731
+    monkeypatch.setitem(ops.CASES, case, (wrong, reference, options))
+    with pytest.raises(ops.GateFailed, match=r"norm_attention causal: relative error 1\.00e-02"):
+        list(ops.measure_ops([64], CPU))
+
+
+def test_rows_of_the_speed_benchmark():
+    rows = list(speed.measure_speed("tiny", ["t2", "vanilla"], [64], CPU))
+    assert [row["method"] for row in rows] == ["t2", "vanilla"]
+    assert all(row["train_steps_per_second"] > 0 and row["inference_steps_per_second"] > 0 for row in rows)
+
+
+def test_unknown_settings_and_methods_are_errors():
+    with pytest.raises(ConfigError, match="did you mean 'paper'"):
+        list(speed.measure_speed("papr", ["t2"], [64], CPU))
+    with pytest.raises(ConfigError, match="did you mean 'vanilla'"):
+        list(speed.measure_speed("tiny", ["vanila"], [64], CPU))

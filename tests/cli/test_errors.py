@@ -1,0 +1,127 @@
+"""What a person sees when something is wrong: one line, one hint, the right exit code; and tracebacks only for bugs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from transnormer.cli.app import main
+from transnormer.errors import (
+    CheckpointError,
+    DataError,
+    DiskError,
+    NonFiniteError,
+    Preempted,
+    RunInUseError,
+    TransNormerError,
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["train", "dmo", "--out", "x"], "no recipe 'dmo'", "did you mean 'demo'?"),
+        (["train", "demo", "--out", "x", "train.stepz=1"], "train.stepz: no such key", "did you mean 'train.steps'?"),
+        (["train", "demo", "--out", "x", "model.preset=t3-tiny"], "unknown preset 't3-tiny'", "'t2-tiny'"),
+        (["train", "demo", "--out", "x", "task=causal"], "task: unknown task 'causal'", "'causal_lm'"),
+        (["train", "demo", "--out", "x", "model.mixers=[diag,nrm,norm,norm]"], "unknown mixer 'nrm'", "'norm'"),
+        (["train", "demo", "--out", "x", "model.num_attention_heads=3"], "not a multiple", "divides"),
+        (["train", "demo", "--out", "x", "data.store=nowhere"], "nowhere", "data prepare"),
+        (["train", "lm/wikitext103", "--out", "x"], "the corpus 'wikitext103' needs", "data.source="),
+        (["resume", "nowhere"], "nowhere is not a run folder", "transnormer train"),
+        (["eval", "nowhere"], "nowhere is not a run folder", "transnormer train"),
+        (["generate", "nowhere"], "nowhere does not exist", ""),
+        (["export", "nowhere", "--out", "x"], "nowhere does not exist", ""),
+        (["data", "info", "nowhere"], "nowhere", ""),
+        (["data", "prepare", "--out", "x"], "nothing to prepare", "--text"),
+        (["data", "prepare", "enwik9", "--out", "x"], "unknown corpus 'enwik9'", "'enwik8'"),
+        (["data", "prepare", "python", "--text", "*.txt", "--out", "x"], "both given", "leave one"),
+        (["data", "prepare", "--text", "none/*.txt", "--out", "x"], "no file matches 'none/*.txt'", ""),
+        (["data", "prepare", "--text", "*.txt", "--tokenizer", "bpee", "--out", "x"], "tokenizer 'bpee'", "'bpe'"),
+        (["explain", "optim.lrr"], "'optim.lrr' is neither a key nor a recipe", "'optim.lr'"),
+        (["explain", "wikitext103"], "neither a key nor a recipe", "lm/wikitext103"),
+        (["explain", "seed", "seed=1"], "'seed' is no recipe", "list recipes"),
+    ],
+)
+def test_one_line_and_a_hint_and_nothing_written(
+    cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.txt").write_text("some text\n" * 100)
+    done = cli(*arguments)
+    lines = done.err.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    assert error in lines[0]
+    assert len(lines) <= 2
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert hint in done.err
+    assert done.out == ""
+    assert done.code in (2, 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["some.txt"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["train"],
+        ["train", "demo"],
+        ["list", "things"],
+        ["train", "demo", "--ot", "x"],
+        ["eval", "r", "s"],
+    ],
+)
+def test_usage_errors_exit_with_2(cli: Callable, arguments: list[str]) -> None:
+    done = cli(*arguments)
+    assert done.code == 2
+    assert "Usage: transnormer" in done.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (RunInUseError, 2),
+        (CheckpointError, 3),
+        (NonFiniteError, 4),
+        (DataError, 5),
+        (DiskError, 6),
+        (Preempted, 75),
+        (TransNormerError, 1),
+    ],
+)
+def test_exit_codes_of_the_design(
+    cli: Callable, monkeypatch: pytest.MonkeyPatch, kind: type[TransNormerError], code: int
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise kind("it went\nwrong with [bold] things", hint="do [this]")
+
+    monkeypatch.setattr("transnormer.config.load.load_config", fail)
+    done = cli("train", "demo", "--out", "x")
+    assert done.code == code
+    assert done.err == "error: it went wrong with [bold] things\nhint: do [this]\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transnormer.config.load.load_config", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "demo", "--out", "x"])
+
+
+def test_a_long_message_stays_one_line_in_a_real_process(tmp_path: Path) -> None:
+    recipe = tmp_path / ("long" * 40 + ".yaml")
+    recipe.write_text("train: {stepz: 1}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "transnormer", "train", str(recipe), "--out", "x"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "40"},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 2

@@ -1,0 +1,246 @@
+"""Each verb does on a real run what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from transnormer.config.load import load_config
+from transnormer.config.recipe import list_recipes
+from transnormer.mixers.registry import list_mixers
+from transnormer.models.presets import list_presets
+
+
+def test_dry_run_prints_a_config_that_can_be_used(cli: Callable, tmp_path: Path) -> None:
+    done = cli("train", "lm/wikitext103", "--dry-run", "seed=7", "model.mixer_options={diag: {block_size: 32}}")
+    assert done.code == 0
+    (tmp_path / "mine.yaml").write_text(done.out)
+    expected = load_config("lm/wikitext103", ["seed=7", "model.mixer_options={diag: {block_size: 32}}"])
+    assert load_config(tmp_path / "mine.yaml") == expected
+
+
+def test_names_are_checked_before_any_data_is_prepared(
+    cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    assert cli("train", "demo", "--out", tmp_path / "run", "model.preset=t3-tiny").code == 2
+    assert cli("train", "demo", "--dry-run", "model.preset=t3-tiny").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_printed_is_not_read_as_markup(cli: Callable) -> None:
+    assert "store: ':smile: [red]'" in cli("train", "demo", "--dry-run", "data.store=':smile: [red]'").out
+    assert "override data.store=:smile:" in cli("explain", "demo", "data.store=:smile:").out
+
+
+def test_train_writes_a_run_and_says_how_it_went(cli: Callable, store: Path, tiny: list[str], tmp_path: Path) -> None:
+    done = cli("train", "demo", f"data.store={store}", *tiny, "--out", tmp_path / "run", "seed=3")
+    assert done.code == 0
+    assert "step 4/4" in done.out
+    assert f"finished {tmp_path / 'run'}" in done.out
+    assert load_config(tmp_path / "run" / "config.yaml").seed == 3
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+
+
+def test_train_refuses_an_existing_run(cli: Callable, finished_run: Path) -> None:
+    before = (finished_run / "journal.jsonl").read_bytes()
+    done = cli("train", "demo", "--out", finished_run)
+    assert done.code == 2
+    assert "already holds a run" in done.err
+    assert (finished_run / "journal.jsonl").read_bytes() == before
+
+
+def test_resume_of_a_finished_run_says_so(cli: Callable, finished_run: Path) -> None:
+    done = cli("resume", finished_run)
+    assert done.code == 0
+    assert "is finished" in done.out
+
+
+@pytest.mark.parametrize(("split", "checkpoint"), [("valid", "final"), ("test", "best"), ("valid", "last")])
+def test_eval_shows_and_writes_the_numbers(cli: Callable, finished_run: Path, split: str, checkpoint: str) -> None:
+    done = cli("eval", finished_run, "--split", split, "--checkpoint", checkpoint)
+    assert done.code == 0
+    written = json.loads((finished_run / f"eval-{checkpoint}-{split}.json").read_text())
+    assert f"{written['metrics']['bits_per_byte']:.6g}" in done.out
+    assert "perplexity" in done.out
+    assert written["protocol"] in done.out
+    assert written["split"] == split
+
+
+def test_eval_splits_differ(cli: Callable, finished_run: Path) -> None:
+    for split in ("valid", "test"):
+        cli("eval", finished_run, "--split", split)
+    valid, test = (json.loads((finished_run / f"eval-final-{split}.json").read_text()) for split in ("valid", "test"))
+    assert valid["metrics"] != test["metrics"]
+
+
+def test_eval_of_the_final_weights_is_what_training_reported(cli: Callable, finished_run: Path) -> None:
+    cli("eval", finished_run)
+    again = json.loads((finished_run / "eval-final-valid.json").read_text())["metrics"]
+    result = json.loads((finished_run / "result.json").read_text())["metrics"]
+    assert again == pytest.approx(result, rel=1e-6)
+
+
+def test_generate_continues_the_prompt(cli: Callable, finished_run: Path) -> None:
+    arguments = ("generate", finished_run, "--prompt", "the cät", "--max-new-tokens", "20", "--device", "cpu")
+    first, again, other = (cli(*arguments, "--seed", seed) for seed in ("1", "1", "2"))
+    assert first.code == 0
+    assert first.out.startswith("the cät")
+    assert first.out == again.out != other.out
+    assert "Loading" not in first.err
+    greedy = cli(*arguments, "--greedy")
+    assert greedy.out == cli(*arguments, "--top-k", "1").out
+
+
+def test_generate_takes_any_causal_model_folder(cli: Callable, tmp_path: Path, store: Path) -> None:
+    config = transformers.GPT2Config(vocab_size=259, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(store / "tokenizer").save_pretrained(tmp_path)
+    done = cli("generate", tmp_path, "--prompt", "ab", "--max-new-tokens", "5", "--seed", "0", "--device", "cpu")
+    assert done.code == 0
+    assert done.out.startswith("ab")
+
+
+def test_generate_refuses_what_cannot_write(cli: Callable, masked_run: Path, finished_run: Path) -> None:
+    done = cli("generate", masked_run)
+    assert done.code == 2
+    assert "TransNormerForMaskedLM, which does not write text" in done.err
+    done = cli("generate", finished_run / "final", "--checkpoint", "best")
+    assert done.code == 2
+    assert "leave --checkpoint out" in done.err
+    done = cli("generate", finished_run, "--prompt", "x", "--temperature", "0")
+    assert (done.code, done.out) == (2, "")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_export_loads_with_the_auto_classes(cli: Callable, finished_run: Path, tmp_path: Path, dtype: str) -> None:
+    done = cli("export", finished_run, "--out", tmp_path / "model", "--dtype", dtype)
+    assert done.code == 0, done.err
+    assert "AutoModelForCausalLM" in done.out
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert model.dtype == getattr(torch, dtype)
+    original = transformers.AutoModelForCausalLM.from_pretrained(finished_run / "final").to(model.dtype).eval()
+    ids = torch.arange(90)[None]
+    assert torch.equal(model(ids).logits, original(ids).logits)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "model").decode([116, 104, 101]) == "the"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_export_of_a_masked_model_and_into_a_used_folder(cli: Callable, masked_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine.txt").write_text("mine")
+    assert cli("export", masked_run, "--out", tmp_path / "used").code == 2
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["mine.txt"]
+    (tmp_path / "empty").mkdir()
+    assert cli("export", masked_run, "--out", tmp_path / "empty", "--checkpoint", "best").code == 0
+    transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "empty")
+
+
+def test_export_that_does_not_agree_writes_nothing(
+    cli: Callable, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = transformers.PreTrainedModel.save_pretrained
+
+    def save_damaged(model: transformers.PreTrainedModel, *args: object, **kwargs: object) -> None:
+        with torch.no_grad():
+            model.get_input_embeddings().weight[0, 0] += 1
+        save(model, *args, **kwargs)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[0, 0] -= 1
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", save_damaged)
+    done = cli("export", finished_run, "--out", tmp_path / "model")
+    assert done.code == 5
+    assert "does not give the logits" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_info_and_verify_and_damage(cli: Callable, store: Path, tmp_path: Path) -> None:
+    info = cli("data", "info", store)
+    assert info.code == 0
+    assert "train" in info.out
+    assert "vocabulary 259" in info.out
+    assert cli("data", "verify", store).code == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in store.rglob("*"):
+        target = copy / file.relative_to(store)
+        target.mkdir(parents=True) if file.is_dir() else target.write_bytes(file.read_bytes())
+    shard = next(copy.glob("train*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[10] ^= 1
+    shard.write_bytes(content)
+    done = cli("data", "verify", copy)
+    assert done.code == 5
+    assert shard.name in done.err
+
+
+def test_data_prepare_trains_a_bpe_on_your_text(cli: Callable, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 200)
+    out = tmp_path / "store"
+    arguments = ("data", "prepare", "--text", tmp_path / "*.txt", "--tokenizer", "bpe", "--vocab-size", "270")
+    assert cli(*arguments, "--out", out).code == 0
+    assert "tokenizer bpe" in cli("data", "info", out).out
+    assert cli(*arguments, "--out", out).code == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("mixers", list_mixers()),
+        ("presets", list_presets()),
+        ("recipes", list_recipes()),
+        ("tasks", ["causal_lm", "masked_lm"]),
+    ],
+)
+def test_list_names_everything(cli: Callable, kind: str, names: list[str]) -> None:
+    done = cli("list", kind)
+    assert done.code == 0
+    listed = [line.split()[0] for line in done.out.splitlines() if line.strip()]
+    assert set(names) <= set(listed)
+
+
+def test_list_mixers_shows_traits(cli: Callable) -> None:
+    lines = {line.split()[0]: line for line in cli("list", "mixers").out.splitlines() if line.strip()}
+    assert "constant" in lines["norm"]
+    assert "block_size" in lines["diag"]
+    assert "T^2" in lines["softmax"]
+    assert "grows with T" in lines["softmax"]
+
+
+def test_explain(cli: Callable) -> None:
+    one = cli("explain", "optim.schedule").out
+    assert "one of: constant, inverse_sqrt, polynomial, cosine, one_cycle" in one
+    assert "default cosine" in one
+    assert "train.keep_last" in cli("explain").out
+    assert "data.store" not in cli("explain", "train").out
+    recipe = {line.split()[0]: line for line in cli("explain", "lm/text", "seed=4").out.splitlines() if line.strip()}
+    assert "override seed=4" in recipe["seed"]
+    assert "lm/text, line " in recipe["train.steps"]
+    assert recipe["optim.lr"].split()[1:] == ["0.0005", "default"]
+
+
+def test_doctor_says_which_backend_and_why(cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRANSNORMER_BACKEND", raising=False)
+    done = cli("doctor")
+    assert done.code == 0
+    for op in ("norm_attention", "diag_attention", "rms_norm"):
+        assert f"ops.{op}" in done.out
+    assert torch.__version__ in done.out
+    assert str(tmp_path / "cache") in done.out
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernel can run")
+def test_doctor_shows_problems_and_still_exits_0(cli: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    done = cli("doctor")
+    assert done.code == 0
+    assert "cannot run" in done.out
+    assert "to do" in done.out

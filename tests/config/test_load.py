@@ -1,0 +1,283 @@
+"""Layering of configs, their errors, and the round trip through YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transnormer.config.explain import value_of
+from transnormer.config.keys import all_keys, all_sections
+from transnormer.config.load import config_hash, dump_config, load_config, resolve
+from transnormer.config.recipe import SHIPPED, list_recipes, read_recipe
+from transnormer.config.schema import RunConfig
+from transnormer.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    return write(tmp_path, "")
+
+
+def test_an_empty_recipe_is_the_defaults(empty: Path) -> None:
+    assert load_config(empty) == RunConfig()
+
+
+def test_layers_defaults_then_recipe_then_overrides_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path, "train:\n  steps: 10\n  batch_size: 4\n")
+    resolved = resolve(path, ["train.steps=20", "train.steps=30", "model.mixers=[diag,norm]"])
+    assert resolved.config.train.steps == 30
+    assert resolved.config.train.batch_size == 4
+    assert resolved.config.train.eval_every == RunConfig().train.eval_every
+    assert resolved.config.model.mixers == ["diag", "norm"]
+    assert resolved.origins == {
+        "train.steps": "override train.steps=30",
+        "train.batch_size": f"{path}, line 3",
+        "model.mixers": "override model.mixers=[diag,norm]",
+    }
+
+
+def test_mappings_merge_key_by_key(tmp_path: Path) -> None:
+    path = write(tmp_path, "model:\n  mixer_options: {diag: {block_size: 32, kind: rela}}\n")
+    config = load_config(path, ["model.mixer_options.diag.block_size=128", "model.mixer_options.norm={xnorm: layer}"])
+    assert config.model.mixer_options == {"diag": {"block_size": 128, "kind": "rela"}, "norm": {"xnorm": "layer"}}
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("optim.lr=5e-4", 5e-4),
+        ("optim.lr=1", 1.0),
+        ("optim.betas=[0.9, 0.95]", (0.9, 0.95)),
+        ("data.store=2024-01-01", "2024-01-01"),
+        ("data.store=no", "no"),
+        ("data.store='7'", "7"),
+        ("data.store=a=b", "a=b"),
+        ("data.store=7", "7"),
+        ("data.source=*.txt", "*.txt"),
+        ("data.source=my [new] files/#1: {a}.txt", "my [new] files/#1: {a}.txt"),
+        ("data.store=null", None),
+        ("train.compile=true", True),
+        ("model.position=none", "none"),
+    ],
+)
+def test_values_are_read_as_people_mean_them(empty: Path, override: str, read: object) -> None:
+    assert value_of(load_config(empty, [override]), override.partition("=")[0]) == read
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "hint"),
+    [
+        ("train.stepz=1", "train.stepz: no such key", "train.steps"),
+        ("steps=1", "steps: no such key", "train.steps"),
+        ("modle.preset=t1-lm", "modle.preset: no such key", "model.preset"),
+        ("train.learning_rate=1", "train.learning_rate: no such key", "optim.lr"),
+        ("train.steps=many", "train.steps: expected an integer > 0; got 'many' (a string)", None),
+        ("train.steps=true", "train.steps: expected an integer > 0; got true", None),
+        ("train.steps=1e3", "train.steps: expected an integer > 0; got 1000.0", "write 1000"),
+        ("train.steps=-1", "train.steps: expected an integer > 0; got -1", None),
+        ("train.steps=null", "train.steps: expected an integer > 0; got null", None),
+        ("train.steps.deep=1", 'train.steps: expected an integer > 0; got {"deep": 1}', None),
+        ("train.micro_batch_size=None", "expected an integer > 0, or null; got 'None'", "write null"),
+        ("optim.lr=.nan", "optim.lr: expected a number > 0; got NaN", None),
+        ("optim.betas=[0.9]", "optim.betas: expected a list of 2 numbers >= 0 and < 1; got [0.9]", None),
+        ("optim.betas=[0.9, 1.5]", "got 1.5 at optim.betas[1]", None),
+        (
+            "optim.schedule=cosin",
+            "one of: constant, inverse_sqrt, polynomial, cosine, one_cycle; got 'cosin'",
+            "cosine",
+        ),
+        ("train.compile=yes", "train.compile: expected true or false; got 'yes'", None),
+        ("model.mixers=diag", "model.mixers: expected a list of strings, or null; got 'diag'", None),
+        ("model.mixer_options={diag: {a: [1]}}", "got [1] at model.mixer_options.diag.a", None),
+        ("train=5", "train: is a section, not a value; got 5", "train.steps"),
+        ("optim.warmup_steps=5000", "optim.warmup_steps (5000) must be smaller than train.steps", "set both"),
+        ("train.steps", "'train.steps' is not an override", "key=value"),
+        ("=5", "override '=5' has an empty key", "key=value"),
+        ("seed=[", "override seed=[, line 1", None),
+    ],
+)
+def test_a_wrong_override_says_what_where_and_what_instead(
+    empty: Path, override: str, message: str, hint: str | None
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(empty, [override])
+    assert message in caught.value.message
+    assert (hint in caught.value.hint) if hint else caught.value.hint is None
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train:\n  steps: 1\n  stepz: 2\n", "train.stepz: no such key, in {path}, line 3"),
+        ("seed: 1\ntrain: {steps: x}\n", "train.steps: expected an integer > 0; got 'x' (a string), in {path}, line 2"),
+        ("seed: 1\ntrain: [\n", "{path}, line 3"),
+        ("train:\n\tsteps: 1\n", "{path}, line 2"),
+        ("seed: 1\nseed: 2\n", "{path}, line 2: key 'seed' is given twice"),
+        ("- seed\n", "{path}: a recipe is a mapping of keys, this is a list"),
+        ("seed: !!python/object/apply:os.getpid []\n", "{path}, line 1: YAML tag !!python/object/apply:os.getpid"),
+        ("seed: !!int '3'\n", "{path}, line 1: YAML tag !!int is not allowed"),
+        ("a: &x [*x]\n", "{path}, line 1: YAML aliases"),
+        ("? [1, 2]\n: 3\n", "{path}, line 1: a key must be a plain word"),
+        ("train.steps: 5\n", "train.steps: keys in a file are nested, not dotted, in {path}, line 1"),
+        ("[" * 5000, "{path}: not a recipe: nested too deeply"),
+    ],
+)
+def test_a_wrong_file_names_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert message.format(path=path) in caught.value.message
+
+
+def test_a_section_with_all_keys_commented_out_is_empty(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "train:\n  # steps: 5\nseed: 3\n")) == RunConfig(seed=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("dmo", "no recipe 'dmo'", "did you mean 'demo'?"),
+        ("lm/wikitext", "no recipe 'lm/wikitext'", "did you mean 'lm/wikitext103'?"),
+        ("recipes/lm/wikitext103.yaml", "does not exist", "the shipped recipe is called 'lm/wikitext103'"),
+        ("x" * 5000, "is no file name", ""),
+        ("a\0b", "no recipe", ""),
+        (".", "is a folder", "demo"),
+    ],
+)
+def test_an_unknown_recipe_suggests_the_nearest(name: str, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(name)
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_binary_file_is_no_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "weights.yaml"
+    path.write_bytes(b"\x93NUMPY\xff\xfe")
+    with pytest.raises(ConfigError, match="not a text file"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_shipped_recipes_hold_only_differences_and_round_trip(name: str, tmp_path: Path) -> None:
+    config = load_config(name)
+    assert load_config(write(tmp_path, dump_config(config))) == config
+    same = [key for key in resolve(name).origins if value_of(config, key) == all_keys()[key].default]
+    assert same == [], f"{name} repeats defaults"
+    # Every value of a recipe carries its reason, except the cadence of logging and saving, which needs none.
+    bare = {"steps", "batch_size", "save_every", "eval_every", "log_every"}
+    for line in (SHIPPED / f"{name}.yaml").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if line.startswith("  ") and key.strip() not in bare:
+            assert "#" in rest, f"{name}: {line!r} does not say why"
+
+
+def test_the_papers_settings() -> None:
+    lm, mlm = load_config("lm/wikitext103"), load_config("mlm/wikitext103")
+    for config in (lm, mlm):
+        assert config.data.sequence_length == 512
+        assert (config.optim.lr, config.optim.betas, config.optim.weight_decay) == (5e-4, (0.9, 0.98), 0.01)
+        assert config.optim.clip_norm is None
+        assert config.optim.clip_value is None
+        assert config.optim.decay_all
+    assert (lm.train.steps, lm.train.batch_size, lm.optim.eps) == (100_000, 128, 1e-8)
+    assert (lm.optim.schedule, lm.optim.warmup_steps, lm.model.preset) == ("inverse_sqrt", 8000, "t2-lm")
+    assert (mlm.train.steps, mlm.train.batch_size, mlm.optim.eps) == (50_000, 512, 1e-6)
+    assert (mlm.optim.schedule, mlm.optim.warmup_steps, mlm.model.preset) == ("polynomial", 3000, "t2-mlm")
+    assert (mlm.optim.power, mlm.optim.final_lr_ratio, mlm.task) == (1.0, 0.0, "masked_lm")
+
+
+# Keys that exist, keys one edit away, and anything at all.
+key_text = st.one_of(
+    st.sampled_from([*all_keys(), *all_sections()]),
+    st.sampled_from([*all_keys()]).map(lambda key: key[:-1]),
+    st.sampled_from([*all_keys()]).map(lambda key: f"{key}.more"),
+    st.text(max_size=12),
+)
+value_text = st.one_of(
+    st.sampled_from(["1", "0", "-1", "1e-3", "true", "null", "", "[diag, norm]", "{a: {b: 1}}", "{a: 1}", "cosine"]),
+    st.sampled_from(["*a", "&a [*a]", "!!python/name:os.system", "!!binary aGk=", "<<", "{<<: 1}", "? x", "1" * 5000]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    ).map(lambda value: yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n")),
+    st.text(max_size=20),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(key_text, st.sampled_from(["=", "=", "=", ""]), value_text).map("".join), max_size=4))
+def test_any_overrides_give_a_config_that_round_trips_or_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, overrides: list[str]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        config = load_config(write(folder, ""), overrides)
+    except ConfigError:
+        return
+    again = load_config(write(folder, dump_config(config)))
+    assert again == config
+    assert config_hash(again) == config_hash(config)
+    # Other YAML readers see the same values.
+    assert yaml.safe_load(dump_config(config)) == config.model_dump(mode="json")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(max_size=60), value_text))
+def test_any_file_gives_a_config_or_a_config_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        config = load_config(path)
+    except ConfigError:
+        return
+    assert isinstance(config, RunConfig)
+
+
+# Text that some version of YAML reads as a number, a date, a boolean, null, or as syntax.
+LOOKALIKES = [
+    "1e5",
+    "1.e3",
+    "08",
+    "0x1F",
+    "1_000",
+    "1:30",
+    ".5",
+    "yes",
+    "Off",
+    "null",
+    "~",
+    "2024-01-01",
+    "<<",
+    "=",
+    "*a",
+]
+
+
+@given(st.one_of(st.sampled_from(LOOKALIKES), st.text()))
+def test_text_survives_the_dump(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    config = RunConfig.model_validate({"data": {"store": text}, "model": {"mixer_options": {"diag": {text: text}}}})
+    dumped = dump_config(config)
+    assert load_config(write(tmp_path_factory.getbasetemp(), dumped)) == config
+    assert yaml.safe_load(dumped)["data"]["store"] == text
+
+
+def test_the_hash_tells_configs_apart() -> None:
+    assert config_hash(RunConfig()) == config_hash(RunConfig(seed=0))
+    assert config_hash(RunConfig()) != config_hash(RunConfig(seed=1))
+
+
+def test_reading_a_recipe_keeps_its_lines() -> None:
+    assert read_recipe("lm/wikitext103").lines[("model", "preset")] > 1

@@ -1,0 +1,139 @@
+"""Reading text in pieces: the pieces are the text, tokenize like the text, and bad bytes are named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transnormer.data import excerpts
+from transnormer.data.excerpts import Excerpt, cut_at_line, first_bytes, read_bytes, read_text, whole_file
+from transnormer.data.pieces import safe_pieces
+from transnormer.data.tokenizers import train_bpe
+from transnormer.errors import DataError
+
+LINES = [
+    "one  two\n",
+    "\n",
+    "  \n",
+    "three\t\n\n",
+    "四五 六\n",
+    "don't 's\n",
+    " \r\n",
+    "x" * 30,
+    "\u00a0\n",
+    "<eos> end",
+]
+TEXTS = st.lists(st.sampled_from(LINES), max_size=30).map("".join)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    """Merges across newlines and spaces, so that a cut in the wrong place would show."""
+    return train_bpe(["".join(LINES * 20) + "\n\n\n \n\n\n  \n" * 50], 350)
+
+
+def ids(tokenizer, text: str) -> list[int]:
+    return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@given(text=TEXTS, size=st.integers(1, 50))
+def test_pieces_are_the_text(text: str, size: int):
+    assert "".join(safe_pieces(text, size)) == text
+
+
+@settings(max_examples=200)
+@given(text=TEXTS, size=st.integers(1, 50))
+def test_pieces_tokenize_like_the_whole(bpe, text: str, size: int):
+    assert [number for piece in safe_pieces(text, size) for number in ids(bpe, piece)] == ids(bpe, text)
+
+
+def test_lines_as_pieces_would_not(bpe):
+    """The law above has teeth: cutting after line ends changes the tokens."""
+    text = "a\n\nb\n\n\nc"
+    assert [number for line in text.splitlines(keepends=True) for number in ids(bpe, line)] != ids(bpe, text)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_files_are_read_whole_whatever_the_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int):
+    monkeypatch.setattr(excerpts, "PIECE_BYTES", size)
+    text = "".join(LINES) * 3
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    assert "".join(read_text(whole_file(path))) == text
+    assert b"".join(read_bytes(Excerpt(path, "a", 5, 50))) == text.encode()[5:50]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good text\n\xff\xfe", "not UTF-8 text: byte 10 cannot"),
+        ("é".encode() * 5 + b"\xe9 latin", "not UTF-8 text: byte 10 cannot"),
+        ("é".encode() * 5 + b"\xe2\x98", "not UTF-8 text: byte 10 cannot"),
+        (b"0123456789\0", "is binary: byte 10 is NUL"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, content: bytes, message: str
+):
+    monkeypatch.setattr(excerpts, "PIECE_BYTES", size)
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"bad\.txt .*{message}"):
+        list(read_text(whole_file(path)))
+
+
+def test_files_that_cannot_be_used(tmp_path: Path):
+    (tmp_path / "empty.txt").touch()
+    for path, message in (
+        (tmp_path / "empty.txt", "is empty"),
+        (tmp_path / "no.txt", "does not exist"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            whole_file(path)
+        assert str(path) in caught.value.message
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("abc")
+    excerpt = whole_file(path)
+    path.write_text("a")
+    with pytest.raises(DataError, match="shrank"):
+        list(read_bytes(excerpt))
+
+
+@given(limit=st.integers(1, 40))
+def test_the_first_bytes_are_whole_characters(tmp_path_factory: pytest.TempPathFactory, limit: int):
+    folder = tmp_path_factory.getbasetemp()
+    texts = ["aé☃", "😀b", "漢字kana"]
+    files = []
+    for number, text in enumerate(texts):
+        path = folder / f"limit-{number}.txt"
+        path.write_text(text, encoding="utf-8")
+        files.append(whole_file(path))
+    kept = "".join(text for excerpt in first_bytes(files, limit) for text in read_text(excerpt))
+    whole = "".join(texts)
+    assert whole.startswith(kept)
+    assert len(kept.encode()) <= limit
+    if len(kept) < len(whole):
+        assert len(whole[: len(kept) + 1].encode()) > limit
+
+
+def test_no_limit_is_everything(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("abc")
+    assert first_bytes([whole_file(path)], None) == [whole_file(path)]
+
+
+def test_cuts_are_at_lines_or_else_at_characters(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("ab\ncdef\ngh")
+    whole = whole_file(path)
+    assert [cut_at_line(whole, offset) for offset in range(10)] == [3, 3, 3, 8, 8, 8, 8, 8, 8, 9]
+    path.write_text("☃☃☃", encoding="utf-8")
+    assert [cut_at_line(whole_file(path), offset) for offset in range(8)] == [0, 3, 3, 3, 6, 6, 6, 9]
+    assert np.all(np.diff([cut_at_line(whole, offset) for offset in range(10)]) >= 0)

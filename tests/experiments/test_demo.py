@@ -1,0 +1,43 @@
+"""The demo as a user runs it, made short: two runs, a table, a sample, a page; a second call takes them up again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SHORT = [
+    "train.steps=4",
+    "optim.warmup_steps=1",
+    "train.batch_size=2",
+    "data.eval_windows=2",
+    "data.limit_bytes=200000",
+]
+
+
+def demo(out: Path) -> str:
+    command = [sys.executable, "-m", "transnormer", "demo", "--out", str(out), *SHORT]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_demo(tmp_path):
+    first = demo(tmp_path / "demo")
+    names = ("t2-tiny", "vanilla-tiny")
+    twins = {name: json.loads((tmp_path / "demo" / name / "result.json").read_text()) for name in names}
+    assert twins["t2-tiny"]["tokens"] == twins["vanilla-tiny"]["tokens"]
+    for name, result in twins.items():
+        assert f"{result['parameters']:,}" in first
+        assert f"{result['metrics']['bits_per_byte']:.3f}" in first
+        assert name in first
+    table = {line.split()[0]: line.split() for line in first.splitlines() if "KiB" in line}
+    t2, vanilla = table["t2-tiny"], table["vanilla-tiny"]
+    assert t2[-4:-2] == t2[-2:], "T2's state is as large at 16k tokens as at 1k"
+    assert vanilla[-4:-2] != vanilla[-2:]
+    page = (tmp_path / "demo" / "index.html").read_text()
+    assert "<svg" in page
+    assert "def read_file(path" in page
+
+    second = demo(tmp_path / "demo")
+    assert "is finished" in second
+    assert second.splitlines()[-1] == first.splitlines()[-1]

@@ -1,0 +1,100 @@
+"""Faults that a forked command inflicts on itself: the tests' side of what hardware and schedulers do to real runs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "os.truncate"}
+
+
+def at_file_operation(run: str, step: int, number: int, signals: list[int]) -> None:
+    """Send ourselves signals just before the `number`-th file operation of the checkpoint of `step`."""
+
+    def strike(count: int, _: str) -> None:
+        if count == number:
+            for name in signals:
+                os.kill(os.getpid(), name)
+
+    _watch_save(run, step, strike)
+
+
+def list_file_operations(run: str, step: int, into: str) -> None:
+    """Write down the file operations of the checkpoint of `step`, pruning of older ones included."""
+
+    def note(_: int, operation: str) -> None:
+        with open(into, "a") as file:  # noqa: PTH123 (an audit hook had better be plain)
+            file.write(operation + "\n")
+
+    _watch_save(run, step, note)
+
+
+def disk_full_at_save(run: str, step: int, limit: int) -> None:
+    """From the checkpoint of `step` on, no file may grow beyond `limit` bytes."""
+
+    def fill(count: int, _: str) -> None:
+        if count == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    _watch_save(run, step, fill)
+
+
+def slow(seconds: float) -> None:
+    """Make every step take at least so long, for whoever wants to aim at it from outside."""
+    from transnormer.train.learner import Learner
+
+    gradients = Learner.gradients
+
+    def delayed(self: Any, step: int, batch_index: int) -> Any:
+        time.sleep(seconds)
+        return gradients(self, step, batch_index)
+
+    Learner.gradients = delayed  # type: ignore[method-assign]
+
+
+def poison_batch(step: int) -> None:
+    """Make one parameter's gradient NaN when the batch of a step is met, as an overflow in one layer would."""
+    import torch
+
+    from transnormer.train.learner import Learner
+
+    micro_batches = Learner.micro_batches
+
+    def poisoned(self: Any, batch_index: int) -> Any:
+        batches = micro_batches(self, batch_index)
+        if batch_index + 1 == step:
+            weight = next(self.model.parameters())
+            weight.register_hook(lambda gradient: torch.full_like(gradient, float("nan")))
+        return batches
+
+    Learner.micro_batches = poisoned  # type: ignore[method-assign]
+
+
+def _watch_save(run: str, step: int, act: Callable[[int, str], None]) -> None:
+    """Call `act` with the count and name of each file operation from one checkpoint's beginning to the next one's."""
+    count = -1
+    begun: str | None = None
+    busy = False
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count, begun, busy
+        if event not in _FILE_EVENTS or busy:
+            return
+        paths = [str(argument) for argument in arguments if isinstance(argument, str | os.PathLike)]
+        if event == "os.mkdir" and ".tmp-step-" in paths[0]:
+            begun = Path(paths[0]).name
+        relative_in_rmtree = event in {"os.remove", "os.rmdir"}
+        if begun == f".tmp-step-{step:08d}" and (relative_in_rmtree or any(path.startswith(run) for path in paths)):
+            count += 1
+            busy = True
+            try:
+                act(count, f"{event} {' '.join(paths)}")
+            finally:
+                busy = False
+
+    sys.addaudithook(hook)

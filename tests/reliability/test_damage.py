@@ -1,0 +1,109 @@
+"""Damaged checkpoints: found before any tensor is used, set aside with the reason, and never a reason to start over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Case, fingerprint
+from tiny_run import journal_lines
+
+
+def flip(share: float) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[int(len(content) * share)] ^= 0x10
+        path.write_bytes(content)
+
+    return damage
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "flip in the weights": ("model.safetensors", flip(0.9)),
+    "flip in the weights' header": ("model.safetensors", flip(0.01)),
+    "flip in the optimizer": ("optimizer.safetensors", flip(0.5)),
+    "flip in the state": ("state.json", flip(0.2)),
+    "flip in the manifest": ("manifest.json", flip(0.4)),
+    "weights one byte short": ("model.safetensors", truncate),
+    "empty optimizer": ("optimizer.safetensors", lambda path: path.write_bytes(b"")),
+    "no state": ("state.json", Path.unlink),
+    "no manifest": ("manifest.json", Path.unlink),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(damage: str, stopped_case: Case) -> None:
+    name, inflict = DAMAGES[damage]
+    inflict(stopped_case.run / "checkpoints" / "step-00000009" / name)
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+    [aside] = (stopped_case.run / "quarantine").iterdir()
+    assert aside.name == "step-00000009"
+    assert name in (aside / "reason.txt").read_text()
+    assert name in journal_lines(stopped_case.run, "quarantined")[0]["text"]
+    assert [line["step"] for line in journal_lines(stopped_case.run, "resumed")] == [6]
+
+
+def test_undamaged_newest_checkpoint_is_used(stopped_case: Case) -> None:
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+    assert [line["step"] for line in journal_lines(stopped_case.run, "resumed")] == [9]
+
+
+def test_none_valid_is_exit_3_and_never_a_fresh_start(stopped_case: Case) -> None:
+    for folder in (stopped_case.run / "checkpoints").iterdir():
+        flip(0.5)(folder / "model.safetensors")
+    journal = (stopped_case.run / "journal.jsonl").read_bytes()
+    for _ in range(2):
+        assert stopped_case.resume() == 3
+        assert "error" in stopped_case.forks.output
+        assert (stopped_case.run / "journal.jsonl").read_bytes() == journal
+        assert not (stopped_case.run / "final").exists()
+    # Both are still there, so a checkpoint that is restored from a backup can be put back.
+    assert len(list((stopped_case.run / "quarantine").glob("*/checkpoint/model.safetensors"))) == 2
+
+
+def test_a_copied_pickle_is_neither_read_nor_tolerated(stopped_case: Case, scratch: Path) -> None:
+    canary = scratch / "canary"
+    bomb = b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
+    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin", "rng_state.pth"):
+        (stopped_case.run / "checkpoints" / "step-00000009" / name).write_bytes(bomb)
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+    assert not canary.exists()
+    assert (stopped_case.run / "quarantine" / "step-00000009").is_dir()
+
+
+def test_checkpoint_of_another_config_is_exit_3_with_nothing_changed(stopped_case: Case) -> None:
+    config = stopped_case.run / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.01", "lr: 0.5"))
+    (stopped_case.run / "lock").write_text("")  # where the dead process left its name
+    before = fingerprint(stopped_case.run)
+    assert stopped_case.resume() == 3
+    assert "optim.lr was 0.01, is 0.5" in stopped_case.forks.output
+    assert fingerprint(stopped_case.run) == before
+
+
+def test_half_written_journal_line_is_repaired(stopped_case: Case) -> None:
+    with (stopped_case.run / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 12, "lo')
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+
+
+def test_restored_from_a_backup_it_goes_on(stopped_case: Case, scratch: Path) -> None:
+    backup = scratch / "backup"
+    newest = stopped_case.run / "checkpoints" / "step-00000009"
+    shutil.copytree(newest, backup)
+    for folder in (stopped_case.run / "checkpoints").iterdir():
+        (folder / "state.json").unlink()
+    assert stopped_case.resume() == 3
+    shutil.copytree(backup, newest)
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()

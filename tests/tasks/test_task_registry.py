@@ -1,0 +1,48 @@
+"""Tasks by name, and what every one of them must offer."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from transnormer.errors import ConfigError
+from transnormer.tasks.contract import Task
+from transnormer.tasks.registry import build_task, list_tasks
+
+
+def test_the_names():
+    assert list_tasks() == ["causal_lm", "masked_lm"]
+
+
+def test_listing_needs_no_torch():
+    script = (
+        "import sys; from transnormer.tasks.registry import list_tasks; list_tasks(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_an_unknown_task_suggests_the_nearest(configure):
+    with pytest.raises(ConfigError, match=r"unknown task 'casual_lm'.*did you mean 'causal_lm'"):
+        build_task(configure(task="casual_lm"))
+
+
+@pytest.mark.parametrize("name", list_tasks())
+def test_every_task_keeps_the_contract(configure, name: str):
+    task = build_task(configure(task=name, eval_windows=2))
+    assert isinstance(task, Task)
+    assert task.name == name
+    assert "window" in task.protocol
+    assert "\n" not in task.protocol
+    torch.manual_seed(0)
+    model = task.build_model()
+    batch = task.train_batch([0, 1, 2])
+    assert all(tensor.device.type == "cpu" and len(tensor) == 3 for tensor in batch.values())
+    loss = task.loss_sum(model, batch)
+    assert loss.shape == ()
+    assert loss.dtype == torch.float32
+    sums = task.evaluate(model, "valid", "cpu")
+    assert all(isinstance(value, float) for value in sums.values())
+    metrics = task.metrics(sums)
+    assert task.primary_metric in metrics
+    assert task.metrics({name: 2 * value for name, value in sums.items()}) == pytest.approx(metrics)

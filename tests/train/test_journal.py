@@ -1,0 +1,72 @@
+"""The journal tells the truth after any interruption: every line is JSON, every step appears once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transnormer.train.journal import Journal, read_journal
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def fill(path: Path) -> Journal:
+    journal = Journal(path)
+    for step in range(1, 7):
+        journal.append({"kind": "train", "step": step, "loss": 1.0 / step})
+        if step % 2 == 0:
+            journal.append({"kind": "eval", "step": step, "metrics": {"loss": 1.0}})
+    journal.append({"kind": "nonfinite", "step": 7})
+    return journal
+
+
+def steps(path: Path, kind: str) -> list[int]:
+    return [line["step"] for line in read_journal(path) if line["kind"] == kind]
+
+
+def test_rewind_drops_later_steps_and_keeps_events(path: Path) -> None:
+    journal = fill(path)
+    journal.rewind(step=4, evaluated=2)
+    assert steps(path, "train") == [1, 2, 3, 4]
+    assert steps(path, "eval") == [2]
+    assert steps(path, "nonfinite") == [7]
+    journal.append({"kind": "train", "step": 5})
+    assert steps(path, "train") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_half_written_last_line_is_repaired(path: Path, cut: int) -> None:
+    fill(path).close()
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut])
+    assert read_journal(path)  # a run in progress can be read, too
+    journal = Journal(path)
+    journal.rewind(step=6, evaluated=6)
+    journal.append({"kind": "train", "step": 7})
+    assert steps(path, "train") == [1, 2, 3, 4, 5, 6, 7]
+    for line in path.read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_line_broken_in_the_middle_becomes_a_note(path: Path) -> None:
+    fill(path).close()
+    lines = path.read_bytes().splitlines()
+    lines[1] = lines[1][:5] + b"\xff"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    Journal(path).rewind(step=6, evaluated=6)
+    notes = [json.loads(line) for line in path.read_text().splitlines() if "unreadable" in line]
+    assert [note["line"] for note in notes] == [2]
+    assert steps(path, "train") == [1, 3, 4, 5, 6]
+
+
+def test_non_finite_numbers_are_strict_json_that_float_reads(path: Path) -> None:
+    journal = Journal(path)
+    journal.append({"kind": "eval", "metrics": {"perplexity": float("inf"), "loss": float("nan")}})
+    line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert float(line["metrics"]["perplexity"]) == float("inf")
+    assert line["metrics"]["loss"] == "nan"

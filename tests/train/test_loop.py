@@ -1,0 +1,409 @@
+"""The loop: what a run leaves behind, that it resumes bit for bit from anywhere, and what faults do to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_run import STEPS, journal_lines, losses, tiny_config, weights_hash
+
+from transnormer.config.load import config_hash
+from transnormer.errors import CheckpointError, ConfigError, NonFiniteError, Preempted
+from transnormer.tasks.causal_lm import CausalLM
+from transnormer.train import checkpoint
+from transnormer.train.learner import Learner
+from transnormer.train.loop import evaluate_run, resume, train
+from transnormer.train.ranks import Ranks
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
+    """Send ourselves a signal while the gradients of `step` (counted from 1) are computed."""
+    gradients = Learner.gradients
+
+    def interrupted(self, at, batch_index):
+        if at + 1 == step:
+            os.kill(os.getpid(), number)
+        return gradients(self, at, batch_index)
+
+    monkeypatch.setattr(Learner, "gradients", interrupted)
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, position: int, times: int) -> None:
+    """Make the loss NaN for batches that hold a sample position, so many times."""
+    train_batch, loss_sum = CausalLM.train_batch, CausalLM.loss_sum
+    left = [times]
+
+    def marked(self, positions):
+        return {**train_batch(self, positions), "poisoned": torch.tensor(position in positions)}
+
+    def poisoned(self, model, batch):
+        loss = loss_sum(self, model, batch)
+        if batch["poisoned"] and left[0] > 0:
+            left[0] -= 1
+            return loss * float("nan")
+        return loss
+
+    monkeypatch.setattr(CausalLM, "train_batch", marked)
+    monkeypatch.setattr(CausalLM, "loss_sum", poisoned)
+
+
+def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path) -> None:
+    result = json.loads((undisturbed / "result.json").read_text())
+    assert result["steps"] == STEPS
+    assert result["tokens"] == STEPS * 4 * 32
+    assert result["config_hash"] == config_hash(tiny_config(store))
+    assert result["metrics"] == journal_lines(undisturbed, "eval")[-1]["metrics"]
+    names = {path.name for path in undisturbed.iterdir()}
+    assert names == {
+        "best.json", "checkpoints", "config.yaml", "environment.json", "final", "journal.jsonl", "lock", "result.json",
+    }  # fmt: skip
+    checkpoint.verify(undisturbed / "final")
+
+
+def test_the_journal_is_truthful(undisturbed: Path) -> None:
+    lines = journal_lines(undisturbed, "train")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["tokens"] for line in lines] == [128 * step for step in range(1, STEPS + 1)]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    seconds = [0.0, *(line["seconds"] for line in lines)]
+    for before, after, line in zip(seconds, seconds[1:], lines, strict=False):
+        assert line["tokens_per_second"] == pytest.approx(128 / (after - before))
+    assert [line["step"] for line in journal_lines(undisturbed, "eval")] == [6, 12]
+
+
+def test_best_is_the_best_of_the_journal(undisturbed: Path) -> None:
+    best = json.loads((undisturbed / "best.json").read_text())
+    evaluations = {line["step"]: line["metrics"]["perplexity"] for line in journal_lines(undisturbed, "eval")}
+    assert best == {
+        "step": min(evaluations, key=evaluations.get),
+        "metric": "perplexity",
+        "value": min(evaluations.values()),
+    }
+
+
+def test_checkpoint_and_final_are_hugging_face_folders(undisturbed: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import transnormer  # noqa: F401 (registers the model)
+
+    for folder in (undisturbed / "final", undisturbed / "checkpoints" / f"step-{STEPS:08d}"):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        ids = AutoTokenizer.from_pretrained(folder)("devil", return_tensors="pt").input_ids
+        assert model(input_ids=ids).logits.isfinite().all()
+    same = [load_file(folder / "model.safetensors") for folder in (undisturbed / "final", folder)]
+    assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
+
+
+def test_the_best_checkpoint_survives_pruning_and_others_do_not(store: Path, tmp_path: Path, monkeypatch) -> None:
+    metrics = CausalLM.metrics
+    calls = []
+
+    def rising(self, sums):
+        calls.append(sums)
+        return {**metrics(self, sums), "perplexity": float(len(calls))}
+
+    monkeypatch.setattr(CausalLM, "metrics", rising)
+    train(tiny_config(store, train__eval_every=2), tmp_path / "run", show=False)
+    kept = [path.name for path in checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")]
+    assert kept == ["step-00000002", "step-00000009", "step-00000012"]
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == 2
+    assert evaluate_run(tmp_path / "run", checkpoint="best")["step"] == 2
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_resume_after_any_step_is_bit_exact(
+    step: int, store: Path, undisturbed: Path, tmp_path: Path, monkeypatch
+) -> None:
+    stop_at(monkeypatch, step, signal.SIGTERM if step % 2 else signal.SIGINT)
+    with pytest.raises(Preempted, match=f"after step {step}") as stopped:
+        train(tiny_config(store), tmp_path / "run", show=False)
+    assert stopped.value.exit_code == 75
+    monkeypatch.undo()
+    resume(tmp_path / "run", show=False)
+    assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+    assert losses(tmp_path / "run") == losses(undisturbed)
+    evaluations = [[line["step"], line["metrics"]] for line in journal_lines(tmp_path / "run", "eval")]
+    assert evaluations == [[line["step"], line["metrics"]] for line in journal_lines(undisturbed, "eval")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "masked_lm"},
+        {"optim__schedule": "one_cycle", "optim__warmup_steps": 4},
+        {"optim__clip_norm": None, "optim__clip_value": 0.01, "model__preset": "vanilla-tiny"},
+        {"train__precision": "bf16"},
+    ],
+    ids=["masked_lm", "one_cycle", "vanilla", "bf16"],
+)
+def test_resume_is_bit_exact_for_other_runs(changes, store: Path, tmp_path: Path, monkeypatch) -> None:
+    config = tiny_config(store, **changes)
+    train(config, tmp_path / "whole", show=False)
+    stop_at(monkeypatch, 5)
+    with pytest.raises(Preempted):
+        train(config, tmp_path / "run", show=False)
+    monkeypatch.undo()
+    resume(tmp_path / "run", show=False)
+    assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
+
+
+def test_interrupted_run_counts_time_and_tokens_once(store: Path, tmp_path: Path, monkeypatch) -> None:
+    for step in (4, 7):
+        stop_at(monkeypatch, step)
+        with pytest.raises(Preempted):
+            train(tiny_config(store), tmp_path / "run", show=False) if step == 4 else resume(
+                tmp_path / "run", show=False
+            )
+        monkeypatch.undo()
+    result = resume(tmp_path / "run", show=False)
+    lines = journal_lines(tmp_path / "run", "train")
+    assert [line["tokens"] for line in lines] == [128 * step for step in range(1, STEPS + 1)]
+    assert result["tokens"] == 128 * STEPS
+    assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
+    assert result["seconds"] == lines[-1]["seconds"]
+    seconds = [0.0, *(line["seconds"] for line in lines)]
+    for before, after, line in zip(seconds, seconds[1:], lines, strict=False):
+        assert line["tokens_per_second"] == pytest.approx(128 / (after - before))
+
+
+def test_signal_during_an_evaluation_defers_it_to_the_resumed_run(store, undisturbed, tmp_path, monkeypatch) -> None:
+    evaluate = CausalLM.evaluate
+
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(CausalLM, "evaluate", interrupted)
+    with pytest.raises(Preempted, match="after step 6"):
+        train(tiny_config(store), tmp_path / "run", show=False)
+    assert journal_lines(tmp_path / "run", "eval") == []
+    monkeypatch.undo()
+    resume(tmp_path / "run", show=False)
+    assert [line["metrics"] for line in journal_lines(tmp_path / "run", "eval")] == [
+        line["metrics"] for line in journal_lines(undisturbed, "eval")
+    ]
+    assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+
+
+def test_a_finished_run_says_so(undisturbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in undisturbed.rglob("*"))
+    assert resume(undisturbed) == json.loads((undisturbed / "result.json").read_text())
+    assert "is finished after 12 steps" in capsys.readouterr().out
+    assert sorted((path, path.stat().st_mtime_ns) for path in undisturbed.rglob("*")) == before
+
+
+def test_a_config_that_cannot_be_built_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        train(tiny_config(store, model__num_attention_heads=5), tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoint_of_another_config_names_the_keys(store: Path, tmp_path: Path, monkeypatch) -> None:
+    stop_at(monkeypatch, 4)
+    with pytest.raises(Preempted):
+        train(tiny_config(store), tmp_path / "run", show=False)
+    monkeypatch.undo()
+    config_file = tmp_path / "run" / "config.yaml"
+    config_file.write_text(config_file.read_text().replace("lr: 0.01", "lr: 0.02").replace("seed: 0", "seed: 1"))
+    with pytest.raises(CheckpointError, match=r"optim\.lr was 0\.01, is 0\.02, seed was 0, is 1"):
+        resume(tmp_path / "run", show=False)
+    assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir()
+
+
+def test_micro_batches_do_not_change_the_gradient(store: Path) -> None:
+    """With padding-free windows the targets are equal, so masked_lm, where they are not, is the real test."""
+    for task in ("causal_lm", "masked_lm"):
+        found = []
+        for size in (1, 3, None):
+            config = tiny_config(
+                store, task=task, train__micro_batch_size=size, model__dropout=0.0, optim__clip_norm=None
+            )
+            learner = Learner(config, Ranks(config.train))
+            gradients = learner.gradients(0, 0)
+            found.append((gradients, [parameter.grad.clone() for parameter in learner.model.parameters()]))
+        for gradients, tensors in found[1:]:
+            assert gradients.loss == pytest.approx(found[0][0].loss, rel=1e-6)
+            assert gradients.norm == pytest.approx(found[0][0].norm, rel=1e-4)
+            for ours, first in zip(tensors, found[0][1], strict=True):
+                torch.testing.assert_close(ours, first, rtol=1e-3, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_the_mean_over_targets(store: Path) -> None:
+    config = tiny_config(store, task="masked_lm", model__dropout=0.0, optim__clip_norm=None)
+    learner = Learner(config, Ranks(config.train))
+    gradients = learner.gradients(0, 0)
+    ours = [parameter.grad.clone() for parameter in learner.model.parameters()]
+    batch = learner.task.train_batch(range(4))
+    learner.model.zero_grad()
+    mean = learner.task.loss_sum(learner.model, batch) / learner.task.targets_in(batch)
+    mean.backward()
+    assert gradients.loss == pytest.approx(mean.item(), rel=1e-6)
+    for parameter, grad in zip(learner.model.parameters(), ours, strict=True):
+        torch.testing.assert_close(parameter.grad, grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("position", [0, 28])
+def test_non_finite_loss_stops_before_the_update(position: int, store, undisturbed, tmp_path, monkeypatch) -> None:
+    poison(monkeypatch, position, times=1)
+    with pytest.raises(NonFiniteError, match=f"step {position // 4 + 1}") as stopped:
+        train(tiny_config(store), tmp_path / "run", show=False)
+    assert stopped.value.exit_code == 4
+    [event] = journal_lines(tmp_path / "run", "nonfinite")
+    assert event["step"] == position // 4 + 1
+    assert event["action"] == "stop"
+    for folder in checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"):
+        assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())
+        assert all(tensor.isfinite().all() for tensor in load_file(folder / "optimizer.safetensors").values())
+    resume(tmp_path / "run", show=False)  # the poison is gone: the same batch is finite now
+    assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+    assert losses(tmp_path / "run") == losses(undisturbed)
+    assert journal_lines(tmp_path / "run", "nonfinite") == [event]
+
+
+def test_skip_leaves_out_the_update_and_gives_up_at_its_limit(store, undisturbed, tmp_path, monkeypatch) -> None:
+    config = tiny_config(store, train__nonfinite="skip", train__nonfinite_limit=2)
+    poison(monkeypatch, 17, times=1)
+    result = train(config, tmp_path / "run", show=False)
+    assert result["nonfinite"] == 1
+    steps = [step for step, _ in losses(tmp_path / "run")]
+    assert steps == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
+    assert losses(tmp_path / "run")[:4] == losses(undisturbed)[:4]
+    assert losses(tmp_path / "run")[4][1] != losses(undisturbed)[5][1]
+
+    monkeypatch.undo()
+    monkeypatch.setattr(CausalLM, "loss_sum", lambda self, model, batch: torch.tensor(math.nan, requires_grad=True))
+    with pytest.raises(NonFiniteError, match="number 3 of this run"):
+        train(config, tmp_path / "hopeless", show=False)
+    actions = [line["action"] for line in journal_lines(tmp_path / "hopeless", "nonfinite")]
+    assert actions == ["skip", "skip", "stop"]
+
+
+@pytest.mark.parametrize("position", [2, 17])
+def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, monkeypatch) -> None:
+    """The batch of step 1 is met before any checkpoint, that of step 5 after the one of step 3."""
+    config = tiny_config(store, train__nonfinite="rewind")
+    poison(monkeypatch, position, times=99)
+    train(config, tmp_path / "run", show=False)
+    monkeypatch.undo()
+    [event] = journal_lines(tmp_path / "run", "nonfinite")
+    assert event["batch"] == position // 4
+
+    micro_batches = Learner.micro_batches
+    monkeypatch.setattr(
+        Learner, "micro_batches", lambda self, index: micro_batches(self, index + (index >= position // 4))
+    )
+    train(config, tmp_path / "without", show=False)
+    assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "without")
+    assert losses(tmp_path / "run") == losses(tmp_path / "without")
+
+
+def corrupt_state_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Put a NaN into one weight after the update of a step, as a fault of the memory would."""
+    update = Learner.update
+    left = [1]
+
+    def corrupted(self, at):
+        update(self, at)
+        if at + 1 == step and left:
+            left.pop()
+            next(iter(self.optimizer.state.values()))["exp_avg"].view(-1)[0] = float("nan")
+
+    monkeypatch.setattr(Learner, "update", corrupted)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undisturbed, tmp_path, monkeypatch) -> None:
+    corrupt_state_once(monkeypatch, 6)
+    with pytest.raises(NonFiniteError, match="weights"):
+        train(tiny_config(store, train__nonfinite=policy), tmp_path / "run", show=False)
+    kept = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert [path.name for path in kept] == ["step-00000003"]
+    resume(tmp_path / "run", show=False)
+    if policy == "stop":
+        assert losses(tmp_path / "run") == losses(undisturbed)
+        assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+
+
+def test_rewind_recovers_from_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
+    corrupt_state_once(monkeypatch, 6)
+    result = train(tiny_config(store, train__nonfinite="rewind"), tmp_path / "run", show=False)
+    assert math.isfinite(result["metrics"]["loss"])
+    assert [step for step, _ in losses(tmp_path / "run")] == list(range(1, STEPS + 1))
+
+
+def test_evaluate_run_scores_each_kind_of_weights(undisturbed: Path) -> None:
+    result = json.loads((undisturbed / "result.json").read_text())
+    for which in ("final", "last", "best"):
+        scored = evaluate_run(undisturbed, "valid", checkpoint=which)
+        assert scored["metrics"] == result["metrics"]
+        assert scored["step"] == STEPS
+    assert evaluate_run(undisturbed, "test")["metrics"] != result["metrics"]
+    with pytest.raises(ConfigError, match="final, best, last"):
+        evaluate_run(undisturbed, checkpoint="finall")
+
+
+def test_evaluate_run_refuses_altered_or_missing_weights(store: Path, tmp_path: Path, monkeypatch) -> None:
+    stop_at(monkeypatch, 4)
+    with pytest.raises(Preempted):
+        train(tiny_config(store), tmp_path / "run", show=False)
+    with pytest.raises(CheckpointError, match="no final weights"):
+        evaluate_run(tmp_path / "run")
+    weights = tmp_path / "run" / "checkpoints" / "step-00000004" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 4
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors differs"):
+        evaluate_run(tmp_path / "run", checkpoint="last")
+
+
+def test_tensorboard_only_when_asked_and_installed(store: Path, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tiny_config(store, train__tensorboard=True), tmp_path / "run", show=False)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
+        (step, pytest.approx(loss)) for step, loss in losses(tmp_path / "run")
+    ]
+    assert [event.step for event in events.Scalars("valid/perplexity")] == [6, 12]
+
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match="not installed"):
+        train(tiny_config(store, train__tensorboard=True), tmp_path / "other", show=False)
+    assert not (tmp_path / "other").exists()
+
+
+def test_plain_lines_where_there_is_no_terminal(store: Path, tmp_path: Path, capsys) -> None:
+    train(tiny_config(store, train__log_every=5), tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "step 5/12", "step 6/12", "step 10/12", "step 12/12", "step 12/12",
+    ]  # fmt: skip
+    for word in ("loss", "lr", "grad norm", "tokens/s", "left"):
+        assert word in lines[0]
+    assert "valid:" in lines[1]
+    assert "perplexity" in lines[1]
+
+
+def test_bf16_trains_and_precision_may_change_between_runs(store: Path, tmp_path: Path, undisturbed: Path) -> None:
+    result = train(tiny_config(store, train__precision="bf16"), tmp_path / "run", show=False)
+    assert result["precision"] == "bf16"
+    assert losses(tmp_path / "run") != losses(undisturbed)
+    assert losses(tmp_path / "run")[0][1] == pytest.approx(losses(undisturbed)[0][1], rel=0.02)
+    weights = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    assert train(tiny_config(store, train__steps=3), tmp_path / "next", show=False)["precision"] == "float32"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_where_there_is_none_is_an_error(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        train(tiny_config(store, train__device="cuda"), tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()

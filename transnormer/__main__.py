@@ -1,0 +1,6 @@
+"""`python -m transnormer` is the `transnormer` command; `accelerate launch -m transnormer train ...` uses it."""
+
+from transnormer.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Time and memory of the two attentions over the length, forward and backward: both must grow linearly."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transnormer.bench.timing import median_seconds, peak_bytes
+from transnormer.errors import TransNormerError
+from transnormer.ops import diag_attention, norm_attention
+from transnormer.ops.backend import explain
+from transnormer.ops.diag_attention.reference import diag_attention_reference
+from transnormer.ops.norm_attention.reference import norm_attention_reference
+
+BATCH, HEADS, HEAD_DIM = 1, 8, 64
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]] = {
+    "norm_attention causal": (norm_attention, norm_attention_reference, {"causal": True}),
+    "norm_attention full": (norm_attention, norm_attention_reference, {"causal": False}),
+    "diag_attention softmax causal": (diag_attention, diag_attention_reference, {"causal": True}),
+    "diag_attention rela causal": (diag_attention, diag_attention_reference, {"causal": True, "kind": "rela"}),
+}
+
+
+class GateFailed(TransNormerError):
+    """The implementation to be timed does not compute what it should; no number is printed."""
+
+
+def measure_ops(lengths: list[int], device: torch.device) -> Iterator[dict[str, Any]]:
+    """One row per op and length, as they are measured."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for case in CASES:
+        op = case.split()[0]
+        choice = explain(op, device)
+        _check(case, device, dtype)
+        for length in lengths:
+            step = _forward_backward(case, length, device, dtype)
+            memory = peak_bytes(step, device) if device.type == "cuda" else _peak_bytes_in_child(case, length)
+            yield {
+                "case": case,
+                "length": length,
+                "seconds": median_seconds(step, device),
+                "peak_bytes": memory,
+                "dtype": str(dtype).removeprefix("torch."),
+                "backend": choice.backend,
+            }
+
+
+def _inputs(length: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (BATCH, length, HEADS, HEAD_DIM)
+    return [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for _ in range(3)]
+
+
+def _check(case: str, device: torch.device, dtype: torch.dtype) -> None:
+    """The gate: the timed path agrees with the definition in float64, as closely as its dtype allows."""
+    function, reference, options = CASES[case]
+    inputs = _inputs(200, device, dtype)
+    out = function(*inputs, **options)
+    expected = reference(*(x.detach().double() for x in inputs), **options)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    error = (out.double() - expected).norm() / expected.norm()
+    allowed = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    if not error <= allowed:
+        raise GateFailed(f"{case}: relative error {error:.2e} against the definition, allowed are {allowed:.0e}")
+
+
+def _forward_backward(case: str, length: int, device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
+    function, _, options = CASES[case]
+    inputs = _inputs(length, device, dtype)
+    gradient = torch.ones_like(inputs[2])
+
+    def step() -> None:
+        torch.autograd.grad(function(*inputs, **options), inputs, gradient)
+
+    return step
+
+
+def _peak_bytes_in_child(case: str, length: int) -> int:
+    """The CPU has no allocator to ask: a fresh process tells how far its resident memory rose."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_rise_of_resident_memory, (case, length))
+
+
+def _rise_of_resident_memory(case: str, length: int) -> int:
+    # A small step first: what the libraries take once is not the op's.
+    _forward_backward(case, 256, torch.device("cpu"), torch.float32)()
+    step = _forward_backward(case, length, torch.device("cpu"), torch.float32)
+    before = _peak_resident()
+    step()
+    return max(_peak_resident() - before, 0)
+
+
+def _peak_resident() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

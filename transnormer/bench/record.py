@@ -1,0 +1,40 @@
+"""A benchmark's outcome as one JSON file: numbers, settings, and what they were measured on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from transnormer.environment import describe_environment
+from transnormer.errors import ConfigError
+
+_SUFFIXES = {"k": 1024, "m": 1024**2}
+
+
+def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
+    """Write `rows` with everything that is needed to measure them again."""
+    record = {
+        "benchmark": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "settings": settings,
+        **more,
+        "rows": rows,
+        "environment": describe_environment(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def parse_lengths(text: str) -> list[int]:
+    """'1k,2k,5000' -> [1024, 2048, 5000]; k is 1024, as the paper's sequence lengths are."""
+    lengths = []
+    for part in text.split(","):
+        number, scale = part.strip().lower(), 1
+        if number and number[-1] in _SUFFIXES:
+            number, scale = number[:-1], _SUFFIXES[number[-1]]
+        if not number.isdigit() or int(number) < 1:
+            raise ConfigError(f"--lengths: '{part}' is not a length", "write e.g. --lengths 1k,2k,4k")
+        lengths.append(int(number) * scale)
+    return lengths

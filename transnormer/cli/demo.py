@@ -1,0 +1,43 @@
+"""`transnormer demo`: the whole road in one command, on any laptop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transnormer.cli.console import print_table, print_text
+
+
+def demo(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe `demo`, for both models."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the two runs and the page go.")] = Path("demo"),
+) -> None:
+    """Train a tiny TransNormer and its vanilla twin, compare them, write text.
+
+    Both read the same tokens of Python's own standard library. An interrupted demo continues where it stopped.
+
+    Example: transnormer demo --out demo
+    """
+    from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_page
+    from transnormer.generate.load import load_writer
+    from transnormer.generate.stream import stream_text
+
+    twins = train_twins(out, overrides or [])
+    print_table(COLUMNS, [twin.row() for twin in twins])
+    print_text(f"{twins[0].name} continues {PROMPT!r}:\n")
+    model, tokenizer = load_writer(twins[0].folder / "final")
+    sample = PROMPT
+    sys.stdout.write(PROMPT)
+    for piece in stream_text(model, tokenizer, PROMPT, 400, temperature=0.7, seed=0, stop_at_eos=False):
+        sample += piece
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    page = out / "index.html"
+    write_demo_page(twins, sample, page)
+    print_text(f"\n\npage written to {page}; continue with: transnormer generate {twins[0].folder} --prompt 'class '")

@@ -1,0 +1,63 @@
+"""`transnormer explain`: what a key means, or where each value of a recipe comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transnormer.cli.console import print_table, print_text, show_value
+from transnormer.errors import ConfigError
+
+
+def explain(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="KEY|RECIPE", help="A key, a section, a recipe or a YAML file; nothing lists all keys."),
+    ] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="For a recipe: keys to change.")
+    ] = None,
+) -> None:
+    """Explain a key, or where each value of a recipe comes from.
+
+    Example: transnormer explain optim.schedule
+
+    Example: transnormer explain lm/wikitext103 train.steps=1000
+    """
+    from transnormer.config.explain import explain as keys_named
+    from transnormer.config.keys import all_keys, all_sections
+    from transnormer.config.recipe import list_recipes
+
+    if name in list_recipes() or Path(name).suffix in {".yaml", ".yml"}:
+        _explain_recipe(name, overrides or [])
+        return
+    if overrides:
+        raise ConfigError(f"'{name}' is no recipe, so nothing can be overridden", hint="see `transnormer list recipes`")
+    if name and name not in all_keys() and name not in all_sections():
+        _reject(name)
+    keys = keys_named(name)
+    if len(keys) > 1:
+        print_table(["key", "default", "meaning"], [(key.path, key.default, key.description) for key in keys])
+        return
+    (key,) = keys
+    print_text(f"{key.path}\n  {key.description}")
+    print_text(f"  expects {key.expects}\n  default {show_value(key.default)}")
+
+
+def _explain_recipe(name: str, overrides: list[str]) -> None:
+    from transnormer.config.explain import explain_recipe
+
+    settings = explain_recipe(name, overrides)
+    rows = [(setting.key.path, setting.value, setting.origin) for setting in settings]
+    print_table(["key", "value", "set by"], rows)
+
+
+def _reject(name: str) -> None:
+    from transnormer.config.keys import nearest_key
+    from transnormer.config.recipe import list_recipes
+
+    hint = nearest_key(name)
+    near = [recipe for recipe in list_recipes() if name in recipe or recipe in name]
+    raise ConfigError(f"'{name}' is neither a key nor a recipe", hint=f"did you mean '{near[0]}'?" if near else hint)

@@ -1,0 +1,79 @@
+"""`transnormer list`: what can be named in a recipe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from transnormer.cli.console import print_table
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    mixers = "mixers"
+    presets = "presets"
+    recipes = "recipes"
+    tasks = "tasks"
+
+
+def show_list(kind: Annotated[Kind, typer.Argument(metavar="KIND", help="mixers, presets, recipes or tasks.")]) -> None:
+    """List mixers, presets, recipes or tasks.
+
+    Example: transnormer list mixers
+    """
+    {Kind.mixers: _mixers, Kind.presets: _presets, Kind.recipes: _recipes, Kind.tasks: _tasks}[kind]()
+
+
+def _mixers() -> None:
+    from transnormer.mixers.registry import list_mixers, mixer_class, mixer_options
+
+    rows = []
+    for name in list_mixers():
+        traits = mixer_class(name).traits
+        modes = [word for word, able in (("causal", traits.causal), ("bidirectional", traits.bidirectional)) if able]
+        state = "constant" if traits.recurrent else "grows with T" if traits.cache else "none"
+        options = ", ".join(mixer_options(name))
+        rows.append((name, traits.summary, " + ".join(modes), traits.cost, state, options, traits.paper))
+    print_table(["mixer", "what it is", "masks", "time", "decode state", "options", "paper"], rows)
+
+
+def _presets() -> None:
+    from transnormer.models.presets import list_presets, preset
+
+    rows = []
+    for name in list_presets():
+        config = preset(name)
+        runs = [f"{count} {mixer}" for mixer, count in Counter(config.mixers).items()]
+        shape = f"{config.num_hidden_layers} x {config.hidden_size}, {config.num_attention_heads} heads"
+        feed_forward = f"{config.feed_forward} {config.intermediate_size}"
+        rows.append((name, " + ".join(runs), shape, feed_forward, f"{config.vocab_size:,}", config.causal))
+    print_table(["preset", "layers", "shape", "feed-forward", "vocabulary", "causal"], rows)
+
+
+def _recipes() -> None:
+    from transnormer.config.load import load_config
+    from transnormer.config.recipe import about_recipe, list_recipes
+
+    rows = []
+    for name in list_recipes():
+        config = load_config(name)
+        rows.append((name, about_recipe(name), config.task, config.model.preset, f"{config.train.steps:,}"))
+    print_table(["recipe", "what it is", "task", "preset", "steps"], rows)
+
+
+def _tasks() -> None:
+    from importlib import import_module
+
+    from transnormer.tasks.registry import TASKS
+
+    rows = []
+    for name, class_name in TASKS.items():
+        module = import_module(f"transnormer.tasks.{name}")
+        task = getattr(module, class_name)
+        summary = (module.__doc__ or "").partition("\n")[0]
+        rows.append((name, summary, task.primary_metric, "higher" if task.higher_is_better else "lower"))
+    print_table(["task", "what is learned", "chosen by", "better is"], rows)

@@ -1,0 +1,36 @@
+"""Which Hugging Face folder a RUN argument means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from transnormer.errors import ConfigError
+
+
+class Weights(StrEnum):
+    """Which weights of a run."""
+
+    final = "final"
+    best = "best"
+    last = "last"
+
+
+def model_folder(path: Path, weights: Weights | None) -> Path:
+    """The folder of a run's weights (final unless another is asked for), or the model folder itself."""
+    if (path / "config.yaml").is_file():
+        from transnormer.train.run_folder import RunFolder
+        from transnormer.train.snapshots import weights_folder
+
+        return weights_folder(RunFolder(path), (weights or Weights.final).value)[0]
+    if not path.is_dir():
+        raise ConfigError(f"{path} does not exist" if not path.exists() else f"{path} is a file, not a folder")
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"{path} is neither a run folder nor a model folder", hint="give the folder that `transnormer train` wrote"
+        )
+    if weights is not None:
+        raise ConfigError(
+            f"{path} is a single model, it has no '{weights.value}' checkpoint", hint="leave --checkpoint out"
+        )
+    return path

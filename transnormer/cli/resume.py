@@ -1,0 +1,18 @@
+"""`transnormer resume`: continue a run that was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
+    """Continue a run from its newest valid checkpoint; a finished run says so.
+
+    Example: transnormer resume run
+    """
+    from transnormer.train.loop import resume as continue_run
+
+    continue_run(run)

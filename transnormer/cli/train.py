@@ -1,0 +1,56 @@
+"""`transnormer train`: start a run from a recipe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transnormer.cli.console import print_text
+from transnormer.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from transnormer.config.schema import RunConfig
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A shipped recipe (see `transnormer list recipes`) or a YAML file.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. train.steps=100.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to write; must be new or empty.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+) -> None:
+    """Train a model by a recipe.
+
+    Example: transnormer train demo --out run model.preset=t1-tiny train.steps=100
+    """
+    from transnormer.config.load import dump_config, load_config
+
+    config = load_config(recipe, overrides or [])
+    _check_names(config)
+    if dry_run:
+        print_text(dump_config(config).rstrip())
+        return
+    if out is None:
+        raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
+    from transnormer.train.loop import train as run
+
+    result = run(config, out)
+    if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks for all
+        metrics = "  ".join(f"{name} {value:.5g}" for name, value in result["metrics"].items())
+        print_text(f"finished {out} in {result['seconds']:.0f} s of training: {metrics}")
+
+
+def _check_names(config: RunConfig) -> None:
+    """Refuse a task or model that does not exist before any data is prepared, which may take minutes."""
+    from transnormer.models.presets import preset
+    from transnormer.tasks.registry import TASKS
+
+    if config.task not in TASKS:
+        raise ConfigError(f"task: unknown task '{config.task}'", hint=did_you_mean(config.task, TASKS))
+    preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True))

@@ -1,0 +1,159 @@
+"""Resolve a run's config in layers, defaults <- recipe <- key=value, and remember where each value came from."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
+from transnormer.config.recipe import read_recipe
+from transnormer.config.schema import RunConfig
+from transnormer.config.yaml_text import KeyPath, dump_yaml, parse_yaml
+from transnormer.errors import ConfigError
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A valid config and, for every key that a recipe or an override sets, which one did."""
+
+    config: RunConfig
+    origins: dict[str, str]
+
+
+def load_config(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """The config of a shipped recipe or a YAML file with `key=value` overrides on top."""
+    return resolve(recipe, overrides).config
+
+
+def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
+    """Like load_config, with the origin of each value."""
+    read = read_recipe(recipe)
+    tree: Tree = {}
+    origins: dict[str, str] = {}
+    _lay_over(tree, read.tree, (), origins, lambda path: f"{read.name}, line {read.lines[path]}")
+    for text in overrides:
+        _lay_over(tree, _parse_override(text), (), origins, _constant(f"override {text}"))
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise _in_our_words(error, origins) from None
+    return Resolved(config, origins)
+
+
+def dump_config(config: RunConfig) -> str:
+    """YAML text of every key; `load_config` of it gives an equal config."""
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+def config_hash(config: RunConfig) -> str:
+    """A hex digest that two configs share exactly when all their values are equal."""
+    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _constant(origin: str) -> Callable[[KeyPath], str]:
+    return lambda path: origin
+
+
+def _parse_override(text: str) -> Tree:
+    key, equals, value_text = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals:
+        raise ConfigError(f"'{text}' is not an override", hint="write key=value, e.g. train.steps=100")
+    if not all(parts):
+        raise ConfigError(f"override '{text}' has an empty key", hint="write key=value, e.g. train.steps=100")
+    known = all_keys().get(".".join(parts))
+    if known and known.is_text and value_text.strip()[:1] not in ("'", '"'):
+        # As typed: a pattern such as *.txt or a path with a # in it means something else to YAML.
+        value: Any = None if value_text.strip() in ("", "null", "~") else value_text
+    else:
+        value, _ = parse_yaml(value_text, f"override {text}")
+    tree: Tree = {parts[-1]: value}
+    for part in reversed(parts[:-1]):
+        tree = {part: tree}
+    return tree
+
+
+def _lay_over(
+    tree: Tree, layer: Tree, prefix: KeyPath, origins: dict[str, str], origin: Callable[[KeyPath], str]
+) -> None:
+    """Lay one layer over the tree in place: sections and mappings merge key by key, values replace values."""
+    for name, value in layer.items():
+        path = (*prefix, name)
+        dotted = ".".join(path)
+        key = all_keys().get(dotted)
+        if "." in name:
+            raise ConfigError(
+                f"{dotted}: keys in a file are nested, not dotted, in {origin(path)}",
+                hint=f"write '{name.partition('.')[0]}:' and, indented below it, '{name.partition('.')[2]}: ...'",
+            )
+        if dotted in all_sections():
+            if not isinstance(value, dict | None):
+                example = next(known for known in all_keys() if known.startswith(f"{dotted}."))
+                raise ConfigError(
+                    f"{dotted}: is a section, not a value; got {_shown(value)}, in {origin(path)}",
+                    hint=f"set one of its keys, e.g. {example}",
+                )
+            # A section whose keys are all commented out reads as null.
+            _lay_over(tree.setdefault(name, {}), value or {}, path, origins, origin)
+        elif key is None:
+            full = ".".join([dotted, *_first_path(value)])
+            raise ConfigError(f"{full}: no such key, in {origin(path)}", hint=nearest_key(full))
+        else:
+            origins[dotted] = origin(path)
+            tree[name] = _merged(tree.get(name), value) if key.is_mapping else value
+
+
+def _first_path(value: Any) -> list[str]:
+    """The names that lead to the first value inside: ['preset'] for {preset: t1}."""
+    if not (isinstance(value, dict) and value):
+        return []
+    name, inner = next(iter(value.items()))
+    return [name, *_first_path(inner)]
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return {**below, **{name: _merged(below.get(name), value) for name, value in above.items()}}
+
+
+def _in_our_words(error: ValidationError, origins: dict[str, str]) -> ConfigError:
+    """The first fault that pydantic found: the key, what it expects, what was given and where."""
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    key = next((key for depth in (1, 2) if (key := all_keys().get(".".join(location[:depth])))), None)
+    if key is None:  # a rule between keys, whose message names them
+        rule = first.get("ctx", {}).get("error")
+        return rule if isinstance(rule, ConfigError) else ConfigError(first["msg"])
+    value = first["input"]
+    inner = [] if first["type"] == "missing" else location[key.path.count(".") + 1 :]
+    at = f" at {key.path}[{inner[0]}]" if inner and inner[0].isdigit() else f" at {'.'.join([key.path, *inner[:2]])}"
+    message = f"{key.path}: expected {key.expects}; got {_shown(value)}{at if inner else ''}, in {origins[key.path]}"
+    return ConfigError(message, hint=_fix(key, value))
+
+
+def _fix(key: Key, value: Any) -> str | None:
+    if isinstance(value, float) and value.is_integer() and key.expects.startswith("an integer"):
+        return f"write {int(value)}"
+    if isinstance(value, str) and value.lower() == "none" and key.expects.endswith("or null"):
+        return "write null"
+    if near := difflib.get_close_matches(str(value), key.choices, n=1, cutoff=0.5):
+        return f"did you mean '{near[0]}'?"
+    return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{value!r} (a string)" if len(value) <= 60 else f"{value[:60]!r}... (a string)"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,76 @@
+"""Find a recipe: one of those shipped, by name, or the user's own YAML file, by path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transnormer.config.yaml_text import Lines, parse_yaml
+from transnormer.errors import ConfigError, did_you_mean
+
+SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as it was written: only what differs from the defaults."""
+
+    name: str
+    path: Path
+    tree: dict[str, Any]
+    lines: Lines
+
+
+def list_recipes() -> list[str]:
+    """Names of the shipped recipes, as `transnormer train` takes them."""
+    return sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml"))
+
+
+def about_recipe(name: str) -> str:
+    """What a shipped recipe is for: its first comment line."""
+    first = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+    return first.lstrip("# ").strip()
+
+
+def read_recipe(name: str | Path) -> Recipe:
+    """Read a recipe by shipped name or by path; a ConfigError says what was not found or not well formed."""
+    path = _find(str(name))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    tree, lines = parse_yaml(text, str(name))
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{name}: a recipe is a mapping of keys, this is {_kind(tree)}", hint="write e.g. 'seed: 1' on a line"
+        )
+    return Recipe(str(name), path, tree, lines)
+
+
+def _find(name: str) -> Path:
+    known = list_recipes()
+    if name in known:
+        return SHIPPED / f"{name}.yaml"
+    path = Path(name)
+    try:
+        if path.is_file():
+            return path
+        is_folder = path.is_dir()
+    except OSError as error:  # e.g. a name too long for the file system
+        raise ConfigError(f"recipe {name[:80]!r} is no file name", hint=did_you_mean(name[:80], known)) from error
+    if is_folder:
+        raise ConfigError(f"recipe '{name}' is a folder", hint="give a YAML file, or one of: " + ", ".join(known))
+    if path.suffix in {".yaml", ".yml"}:
+        near = next((shipped for shipped in known if path.with_suffix("").as_posix().endswith(shipped)), None)
+        hint = f"the shipped recipe is called '{near}'" if near else "see `transnormer list recipes`"
+        raise ConfigError(f"recipe file '{name}' does not exist", hint=hint)
+    raise ConfigError(f"no recipe {name!r}", hint=did_you_mean(name, known) + " (or the path of a YAML file)")
+
+
+def _kind(value: object) -> str:
+    return "a list" if isinstance(value, list) else f"the single value {value!r}"

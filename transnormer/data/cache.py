@@ -1,0 +1,64 @@
+"""Stores prepared on first use, so that a recipe can name a corpus instead of a store."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from transnormer.data.prepare import Plan, Source, plan, write_store
+from transnormer.data.store import TokenStore
+from transnormer.data.writer import disk_errors, partial_prefix
+
+
+def cached_store(
+    corpus: str,
+    tokenizer: str | None = None,
+    vocab_size: int | None = None,
+    limit_bytes: int | None = None,
+    source: Source = None,
+) -> Path:
+    """The store of a corpus (arguments as for `prepare`), made when it is not there yet.
+
+    It lies in $TRANSNORMER_CACHE/stores, or ~/.cache/transnormer/stores, under a name that depends on the contents of
+    the source files and on every option, so a changed source is a new store. Processes that ask at once wait for one.
+    """
+    wanted = plan(corpus, tokenizer, vocab_size, limit_bytes, source)
+    path = cache_root() / "stores" / f"{corpus}-{_key(wanted)}"
+    with _lock(path):
+        if not path.exists():
+            _remove_leftovers(path)
+            write_store(wanted, path)
+        TokenStore.open(path)
+    return path
+
+
+def cache_root() -> Path:
+    """Where prepared things go: $TRANSNORMER_CACHE, else ~/.cache/transnormer."""
+    return Path(os.environ.get("TRANSNORMER_CACHE") or "~/.cache/transnormer").expanduser()
+
+
+def _key(plan: Plan) -> str:
+    ranges = {split: [(e.name, e.start, e.stop) for e in parts] for split, parts in plan.corpus.splits.items()}
+    return hashlib.sha256(json.dumps([plan.meta, ranges], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("w")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_leftovers(path: Path) -> None:
+    # We hold the lock, so an unfinished store here belongs to a process that died.
+    for leftover in path.parent.glob(f"{partial_prefix(path)}*"):
+        shutil.rmtree(leftover)

@@ -1,0 +1,129 @@
+"""manifest.json: what a token store holds, readable without this package.
+
+    {
+      "format": "transnormer-token-store",   always this
+      "version": 1,                          of this description
+      "digest": "9f0c...",                   sha256 of the manifest itself, with this field empty (see `digest_of`)
+      "dtype": "uint16",                     of every shard: flat little-endian uint16, or uint32 above 65,536 ids
+      "vocab_size": 259,                     every id in every shard is smaller
+      "splits": {
+        "train": {
+          "tokens": 1000, "bytes": 990, "words": 180,     see SplitInfo
+          "shards": [{"file": "train-00000.bin", "tokens": 1000, "sha256": "..."}]       in reading order
+        }
+      },
+      "tokenizer": [{"file": "tokenizer/tokenizer.json", "size": 2000, "sha256": "..."}],   may be empty
+      "meta": {...}                          where the text came from: corpus, tokenizer, source files and their hashes
+    }
+
+There is no date and no machine in it: the same source prepared twice gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from transnormer.errors import DataError
+
+FILE_NAME = "manifest.json"
+
+
+def _inside_the_store(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.name:
+        raise ValueError("must be a path inside the store")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside_the_store)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Shard(_Strict):
+    """One file of token ids."""
+
+    file: FileName
+    tokens: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Split(_Strict):
+    """One split: its counts (see `store.SplitInfo`) and its shards in reading order."""
+
+    tokens: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+    words: int = Field(ge=0)
+    shards: list[Shard]
+
+
+class TokenizerFile(_Strict):
+    """One file of the saved tokenizer."""
+
+    file: FileName
+    size: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Manifest(_Strict):
+    """The whole file."""
+
+    format: Literal["transnormer-token-store"] = "transnormer-token-store"
+    version: Literal[1] = 1
+    digest: str = ""
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int = Field(gt=0, le=2**32)
+    splits: dict[str, Split]
+    tokenizer: list[TokenizerFile]
+    meta: dict[str, Any]
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype).newbyteorder("<")
+
+
+def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
+    """The narrowest dtype that holds every id."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def digest_of(manifest: Manifest) -> str:
+    """sha256 of the manifest as compact JSON with sorted keys and an empty digest: the identity of a store."""
+    plain = {**manifest.model_dump(), "digest": ""}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def to_json(manifest: Manifest) -> str:
+    """The text of manifest.json, its digest filled in."""
+    sealed = manifest.model_copy(update={"digest": digest_of(manifest)})
+    return json.dumps(sealed.model_dump(), indent=2, ensure_ascii=False) + "\n"
+
+
+def read_manifest(store: Path) -> Manifest:
+    """Reads and checks a store's manifest; a DataError says what is wrong with it."""
+    path = store / FILE_NAME
+    again = f"remove {store} and prepare it again"
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        hint = "`transnormer data prepare ... --out STORE` writes one"
+        raise DataError(f"{store} is not a token store: it has no {FILE_NAME}", hint) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the JSON"
+        raise DataError(f"{path}: {where}: {first['msg']}", again) from None
+    if manifest.digest != digest_of(manifest):
+        raise DataError(f"{path} was edited: its digest does not match", again)
+    for name, split in manifest.splits.items():
+        if sum(shard.tokens for shard in split.shards) != split.tokens:
+            raise DataError(f"{path}: splits.{name}.tokens is not the sum of its shards", again)
+    return manifest

@@ -1,0 +1,176 @@
+"""Tokenizers: bytes, byte-level BPE, words. All are Hugging Face fast tokenizers, so AutoTokenizer loads them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from transnormer.data.pieces import safe_pieces
+from transnormer.errors import ConfigError, DataError
+
+PAD, EOS, MASK = "<pad>", "<eos>", "<mask>"
+SMALLEST_BPE = 256 + 3
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Ids 0..255 are the byte values of the UTF-8 text; then <pad> 256, <eos> 257, <mask> 258."""
+    alphabet = _byte_alphabet()
+    tokenizer = Tokenizer(models.BPE(vocab={char: byte for byte, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _wrap(tokenizer, [PAD, EOS, MASK], pad_token=PAD, eos_token=EOS, mask_token=MASK)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE learned from texts: 256 bytes, the merges, then <pad>, <eos>, <mask> as the last three ids.
+
+    A short text has fewer merges to offer than asked for; the vocabulary is then smaller.
+    """
+    if vocab_size < SMALLEST_BPE:
+        raise ConfigError(
+            f"vocab_size {vocab_size} is too small for byte-level BPE", f"use {SMALLEST_BPE} or more, e.g. 8000"
+        )
+    tokenizer = _byte_level_bpe(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 3,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _wrap(tokenizer, [PAD, EOS, MASK], pad_token=PAD, eos_token=EOS, mask_token=MASK)
+
+
+def word_vocabulary(counts: Counter[str], vocab_size: int | None = None) -> list[str]:
+    """The words of a corpus in fairseq's order: <s> <pad> </s> <unk>, then by falling count, filled up to 8 * n.
+
+    Equal counts go in alphabetical order. The fill begins with <mask>, for masked language models. The 267,735 distinct
+    words of WikiText-103, </s> and <unk> among them, thus become the 267,744 of the paper. `vocab_size` keeps only the
+    most frequent words, the others become <unk>.
+    """
+    specials = ["<s>", PAD, "</s>", "<unk>"]
+    by_count = sorted((-count, word) for word, count in counts.items() if word not in (*specials, MASK))
+    words = [word for _, word in by_count]
+    if vocab_size is not None:
+        if vocab_size <= len(specials) + 1:
+            raise ConfigError(f"vocab_size {vocab_size} leaves no room for words", "use e.g. 30000")
+        words = words[: vocab_size - len(specials) - 1]
+    vocabulary = [*specials, *words, MASK]
+    wanted = vocab_size or -(-len(vocabulary) // 8) * 8
+    return vocabulary + [f"<unused{i}>" for i in range(wanted - len(vocabulary))]
+
+
+def word_tokenizer(vocab: Sequence[str]) -> PreTrainedTokenizerFast:
+    """One id per whitespace-separated word and </s> for each line end; vocab must hold <s> <pad> </s> <unk> <mask>."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocab)}, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace("\n", " </s> ")
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"bos_token": "<s>", "pad_token": PAD, "eos_token": "</s>", "unk_token": "<unk>", "mask_token": MASK}
+    return _wrap(tokenizer, list(names.values()), **names)
+
+
+def gpt2_bpe(vocab_json: str | Path, merges_txt: str | Path) -> PreTrainedTokenizerFast:
+    """GPT-2's BPE from its two public files: 50,257 ids, <|endoftext|> ends a document."""
+    tokenizer = _byte_level_bpe(_read_bpe(Path(vocab_json), Path(merges_txt)))
+    end = "<|endoftext|>"
+    return _wrap(tokenizer, [end], bos_token=end, eos_token=end, unk_token=end)
+
+
+def roberta_bpe(vocab_json: str | Path, merges_txt: str | Path) -> PreTrainedTokenizerFast:
+    """GPT-2's BPE and the tokens a masked language model needs: 50,265 ids, as many as RoBERTa has.
+
+    GPT-2's own ids stay as they are; <s> <pad> </s> <unk>, three unused ones and <mask> follow. Texts become
+    <s> text </s>, pairs <s> text </s></s> text </s>.
+    """
+    tokenizer = _byte_level_bpe(_read_bpe(Path(vocab_json), Path(merges_txt)))
+    added = ["<|endoftext|>", "<s>", PAD, "</s>", "<unk>", "<unused0>", "<unused1>", "<unused2>", MASK]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")],
+    )
+    names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
+    return _wrap(tokenizer, added, pad_token=PAD, unk_token="<unk>", mask_token=MASK, **names)
+
+
+def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
+    """A saved tokenizer: the `tokenizer` folder of a store, a model folder, or any folder with a tokenizer.json."""
+    folder = Path(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError(f"{folder} holds no tokenizer.json", "point to a folder that a tokenizer was saved to")
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # A broken file surfaces as whatever the line that trips over it raises, `tokenizers`' bare Exception included.
+    except Exception as problem:
+        raise DataError(f"{folder} holds a broken tokenizer: {problem}", "save or copy it again") from problem
+
+
+def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:
+    """Ids of a text as int64, nothing added; the name of a special token in the text is text, not that token."""
+    if is_byte_tokenizer(tokenizer):
+        return encode_bytes(text.encode("utf-8"))
+    backend = tokenizer.backend_tokenizer
+    before = backend.encode_special_tokens
+    backend.encode_special_tokens = True
+    try:
+        # A batch of small pieces is encoded in parallel.
+        encoded = backend.encode_batch_fast(list(safe_pieces(text, 2**16)), add_special_tokens=False)
+        return np.fromiter((number for piece in encoded for number in piece.ids), dtype=np.int64)
+    finally:
+        backend.encode_special_tokens = before
+
+
+def encode_bytes(data: bytes) -> np.ndarray:
+    """Ids of raw bytes, UTF-8 or not, in the byte tokenizer."""
+    return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
+
+
+def is_byte_tokenizer(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether ids 0..255 are the byte values and nothing but special tokens follows."""
+    backend = tokenizer.backend_tokenizer
+    if backend.get_vocab_size(with_added_tokens=False) != 256:
+        return False
+    return [backend.id_to_token(byte) for byte in range(256)] == _byte_alphabet()
+
+
+def _wrap(tokenizer: Tokenizer, specials: Sequence[str], **names: str) -> PreTrainedTokenizerFast:
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
+
+
+def _byte_level_bpe(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _read_bpe(vocab_json: Path, merges_txt: Path) -> models.BPE:
+    for path in (vocab_json, merges_txt):
+        if not path.is_file():
+            raise DataError(f"{path} is missing", "GPT-2's BPE is two files, vocab.json and merges.txt")
+    try:
+        vocab = json.loads(vocab_json.read_text(encoding="utf-8"))
+        lines = merges_txt.read_text(encoding="utf-8").splitlines()
+        pairs = (line.split(" ") for line in lines if line and not line.startswith("#version"))
+        merges = [(left, right) for left, right in pairs]
+        return models.BPE(vocab=vocab, merges=merges)
+    # `tokenizers` raises a bare Exception for a merge whose parts or result are not in the vocabulary.
+    except Exception as problem:
+        raise DataError(
+            f"{vocab_json} and {merges_txt} are not a byte-level BPE: {problem}", "fetch GPT-2's files again"
+        ) from problem
+
+
+def _byte_alphabet() -> list[str]:
+    """The printable character by which byte-level BPE writes each byte 0..255, as GPT-2 introduced it."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in visible else chr(next(others)) for byte in range(256)]

@@ -1,0 +1,1 @@
+"""Several runs under one command: the demo, and the paper's grids."""

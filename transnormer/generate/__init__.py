@@ -1,0 +1,1 @@
+"""Streaming decode: text token by token, on a state that stays the same size."""

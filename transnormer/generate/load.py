@@ -1,0 +1,50 @@
+"""A causal model and its tokenizer from any Hugging Face model folder, ready to write text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from transnormer.errors import ConfigError, DataError
+from transnormer.models.quiet import no_progress_bars
+
+
+def load_writer(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
+    """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer."""
+    architecture = architecture_of(folder)
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        raise ConfigError(
+            f"{folder} holds a {architecture}, which does not write text", hint="give a causal language model"
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda, but torch sees no CUDA device", hint="use --device cpu")
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        with no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return model.to(place).eval(), tokenizer
+
+
+def architecture_of(folder: Path) -> str:
+    """The class name of the model in a folder, e.g. TransNormerForCausalLM."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"{folder} is neither a run nor a model folder (no config.json)", hint="give a run folder, or RUN/final"
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not architectures:
+        raise DataError(f"{path} names no architecture", hint="save the model with save_pretrained")
+    return str(architectures[0])

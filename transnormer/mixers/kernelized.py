@@ -1,0 +1,54 @@
+"""Kernelized attention: the Gaussian kernel in place of softmax, exp(-‖q̂ - k̂‖²/2)V (Chen et al. 2021, Skyformer)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.mixers.contract import AttentionMixer, State, Traits
+from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.registry import register
+from transnormer.ops.shapes import zero_padding
+
+
+def gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
+    """exp(-‖x_i - y_j‖²/2) for x [..., n, D] and y [..., m, D]: [..., n, m]."""
+    half_x = x.square().sum(dim=-1, keepdim=True) / 2
+    half_y = y.square().sum(dim=-1, keepdim=True) / 2
+    return (x @ y.mT - half_x - half_y.mT).exp()
+
+
+@register("kernelized")
+class KernelizedAttention(AttentionMixer):
+    """q̂ = q·D^(-1/4), k̂ alike: softmax's exp(q·k/√D), each side divided by its own norm's share; no row sum.
+
+    The output grows with the number of tokens near a query. `dropout` acts on the kernel's entries.
+    """
+
+    traits = Traits(
+        summary="Gaussian kernel instead of softmax, no normalisation",
+        paper="Chen et al. 2021, Skyformer: Remodel Self-Attention with Gaussian Kernel",
+        causal=False,
+        bidirectional=True,
+        recurrent=False,
+        cost="T^2",
+    )
+    qkv_gain: ClassVar[float] = 2**-0.5
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        self.dropout = dropout
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
+        dtype = v.dtype
+        with without_autocast(v.device):
+            # A padded key adds nothing when its value is zero: no row sum could see the key itself.
+            q, k, v = (x.transpose(1, 2) for x in widened(q, k, zero_padding(v, mask)))  # [B, H, T, D]
+            scale = self.head_dim**-0.25
+            weights = F.dropout(gaussian_kernel(q * scale, k * scale), self.dropout, self.training)
+            out = (weights @ v).transpose(1, 2)
+        return self.o_proj(out.flatten(-2).to(dtype))

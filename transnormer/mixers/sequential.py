@@ -1,0 +1,67 @@
+"""Two attentions one after the other in one layer: the second asks with the first's output (paper, section 5.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from transnormer.mixers.contract import State, Traits
+from transnormer.mixers.pair import Pair, state_of, with_state
+from transnormer.mixers.registry import register
+
+
+@register("sequential")
+class SequentialAttention(Pair):
+    """The queries of `second` come from the output of `first`, its keys and values from x, as in the authors' code.
+
+    diag then norm is the paper's D→N; N→D is first: norm, second: diag. `first_options`, `second_options` are theirs
+    alone.
+    """
+
+    traits = Traits(
+        summary="two attentions in sequence, diag then norm by default",
+        paper="Qin et al. 2022, The Devil in Linear Transformer",
+        causal=True,
+        bidirectional=True,
+        recurrent=True,
+        cost="T",
+        cache="hybrid_sliding",
+    )
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        causal: bool,
+        max_length: int,
+        *,
+        first: str = "diag",
+        second: str = "norm",
+        first_options: dict[str, Any] | None = None,
+        second_options: dict[str, Any] | None = None,
+        position: str = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            num_heads,
+            causal,
+            max_length,
+            first=first,
+            second=second,
+            first_options=first_options,
+            second_options=second_options,
+            position=position,
+            dropout=dropout,
+        )
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        asked, first_state = with_state(self.first.mix(x, mask, state_of(self.first, state)))
+        second = self.second
+        q, k, v = (
+            second.split_heads(projection(source))
+            for projection, source in ((second.q_proj, asked), (second.k_proj, x), (second.v_proj, x))
+        )
+        y, second_state = with_state(second.attend(q, k, v, mask, state_of(second, state)))
+        return y if state is None else (y, {**first_state, **second_state})

@@ -1,0 +1,97 @@
+"""A trained model as a Hugging Face folder for others, written only once it has been read back and agrees."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+
+from transnormer.errors import ConfigError, DataError, DiskError
+from transnormer.models import heads
+from transnormer.models.quiet import no_progress_bars
+
+# The Auto class by which others load each head; a pair classifier has none and is loaded by its own name.
+_AUTO_CLASSES = {
+    "TransNormerForCausalLM": transformers.AutoModelForCausalLM,
+    "TransNormerForMaskedLM": transformers.AutoModelForMaskedLM,
+    "TransNormerForSequenceClassification": transformers.AutoModelForSequenceClassification,
+}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, Any]:
+    """Copy the model and tokenizer of `source` to `out` in `dtype`; returns what was written and checked.
+
+    The copy is loaded with its Auto class and must give the logits of the original, cast to `dtype`, bit for bit.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    with no_progress_bars():
+        original, tokenizer = _load_original(source, DTYPES[dtype])
+        with _disk_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            with _disk_errors(out):
+                original.save_pretrained(partial)
+                tokenizer.save_pretrained(partial)
+            report = _read_back(original, tokenizer, partial)
+            with _disk_errors(out):
+                partial.chmod(0o755)  # mkdtemp's 0700 would keep the copy private
+                partial.replace(out)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return report
+
+
+def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
+    try:
+        (name,) = AutoConfig.from_pretrained(source, local_files_only=True).architectures or ("model of unknown kind",)
+        cls = getattr(heads, name, None)
+        if cls is None:
+            raise ConfigError(f"{source} holds a {name}, which is not one of ours", hint="give a run folder")
+        model = cls.from_pretrained(source, dtype=dtype, local_files_only=True).eval()
+        return model, AutoTokenizer.from_pretrained(source, local_files_only=True)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[str, Any]:
+    name = type(original).__name__
+    auto = _AUTO_CLASSES.get(name, getattr(heads, name))
+    copy = auto.from_pretrained(folder, local_files_only=True).eval()
+    # Longer than two blocks of DiagAttention, so that every kind of layer has something to do.
+    length = min(200, original.config.max_position_embeddings)
+    ids = torch.arange(length).remainder(original.config.vocab_size)[None]
+    inputs = {"input_ids": ids, **({"pair_input_ids": ids.flip(1)} if "Pair" in name else {})}
+    with torch.inference_mode():
+        expected, got = original(**inputs).logits, copy(**inputs).logits
+    if copy.dtype != original.dtype or not torch.equal(expected, got):
+        raise DataError(f"the exported {name} does not give the logits of the original; nothing was written")
+    if AutoTokenizer.from_pretrained(folder, local_files_only=True).get_vocab() != tokenizer.get_vocab():
+        raise DataError("the exported tokenizer differs from the original; nothing was written")
+    return {
+        "architecture": name,
+        "loads with": auto.__name__,
+        "parameters": f"{copy.num_parameters():,}",
+        "dtype": str(copy.dtype).removeprefix("torch."),
+        "checked": f"the logits of {length} tokens are bit-equal after loading",
+    }
+
+
+@contextmanager
+def _disk_errors(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise DiskError(f"{out} cannot be written: {error}", hint="make room, or choose another --out") from error

@@ -1,0 +1,229 @@
+"""DiagAttention in Triton: one block is one tile. q, k, v are read once, o is written once; the backward recomputes.
+
+No log-sum-exp, no float32 dq and no second pass: forward moves 4 tensors, backward 7, which is the least possible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from transnormer.ops.launch import as_mask_bytes, cannot_launch, in_autocast_dtype, power_of_two, unit_stride
+
+MAX_BLOCK, MAX_HEAD_DIM = 128, 256
+
+
+def why_not(
+    *,
+    device: str,
+    q: Tensor | None = None,
+    v: Tensor | None = None,
+    block_size: int = 64,
+    dropout_p: float = 0.0,
+    **_: Any,
+) -> str | None:
+    """Why this call cannot run here, or None."""
+    if dropout_p > 0:
+        return "the kernel has no dropout on attention weights"
+    if block_size > MAX_BLOCK:
+        return f"block_size {block_size} is above {MAX_BLOCK}: a block must fit one tile"
+    return cannot_launch(device, q, v, MAX_HEAD_DIM)
+
+
+@triton.jit
+def _load(base, rows, columns, row_stride, valid, width: tl.constexpr):
+    inside = valid[:, None] & (columns[None, :] < width)
+    return tl.load(base + rows[:, None] * row_stride + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _store(base, rows, columns, row_stride, valid, width: tl.constexpr, tile):
+    inside = valid[:, None] & (columns[None, :] < width)
+    tl.store(base + rows[:, None] * row_stride + columns[None, :], tile.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _weights(scores, visible, AXIS: tl.constexpr, RELA: tl.constexpr):
+    """ReLU of the visible scores, or their softmax along AXIS (base 2); a row that sees nothing gives zeros."""
+    if RELA:
+        return tl.where(visible, tl.maximum(scores, 0.0), 0.0)
+    scores = tl.where(visible, scores, float("-inf"))
+    top = tl.max(scores, AXIS)
+    top = tl.expand_dims(tl.where(top == float("-inf"), 0.0, top), AXIS)
+    exponentials = tl.exp2(scores - top)
+    total = tl.sum(exponentials, AXIS)
+    return exponentials / tl.expand_dims(tl.where(total == 0.0, 1.0, total), AXIS)
+
+
+@triton.jit
+def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr):
+    """Rows of this program's block: their index in the sequence, and which of them hold a real token."""
+    local = tl.arange(0, BW)
+    rows = tl.program_id(0).to(tl.int64) * W + local
+    valid = (local < W) & (rows < T)
+    if HAS_MASK:
+        batch = tl.program_id(1).to(tl.int64)
+        valid = valid & (tl.load(MASK + batch * mask_stride + rows, mask=valid, other=0) != 0)
+    return local, rows, (local < W) & (rows < T), valid
+
+
+@triton.jit
+def _forward(
+    Q, K, V, O, MASK, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    q = _load(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
+    k = _load(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
+    v = _load(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
+    visible = real[None, :] & real[:, None]
+    if CAUSAL:
+        visible = visible & (local[:, None] >= local[None, :])
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    weights = _weights(scores, visible, 1, RELA)
+    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    _store(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+
+
+@triton.jit
+def _backward(
+    Q, K, V, DO, DQ, DK, DV, MASK, T, scale, slope,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    q = _load(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
+    k = _load(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
+    v = _load(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
+    do = _load(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
+
+    # Queries down, keys across: gives dq.
+    visible = real[None, :] & real[:, None]
+    if CAUSAL:
+        visible = visible & (local[:, None] >= local[None, :])
+    weights = _weights(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, visible, 1, RELA)
+    dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
+    if RELA:
+        dscores = tl.where(weights > 0.0, dweights, 0.0)
+    else:
+        dscores = weights * (dweights - tl.sum(weights * dweights, 1)[:, None])
+    dq = tl.dot((dscores * slope).to(k.dtype), k, input_precision="ieee")
+    _store(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq)
+
+    # Keys down, queries across: the same numbers again, because transposing a result that lives in registers is
+    # miscompiled by Triton 3.4 to 3.7.0 on Hopper. Gives dk and dv.
+    visible = real[None, :] & real[:, None]
+    if CAUSAL:
+        visible = visible & (local[None, :] >= local[:, None])
+    weights = _weights(tl.dot(k, tl.trans(q), input_precision="ieee") * scale, visible, 0, RELA)
+    dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
+    if RELA:
+        dscores = tl.where(weights > 0.0, dweights, 0.0)
+    else:
+        dscores = weights * (dweights - tl.sum(weights * dweights, 0)[None, :])
+    dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")
+    dv = tl.dot(weights.to(do.dtype), do, input_precision="ieee")
+    _store(DK + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dk)
+    _store(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
+
+
+_LOG2_E = 1.4426950408889634
+
+
+def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool) -> dict[str, Any]:
+    """Compile-time constants of a launch, and the scale of the scores (softmax is taken in base 2)."""
+    tile = power_of_two(min(block_size, q.shape[1]))
+    return {
+        "D": q.shape[3],
+        "E": v.shape[3],
+        "BD": power_of_two(q.shape[3]),
+        "BE": power_of_two(v.shape[3]),
+        "W": block_size,
+        "BW": tile,
+        "CAUSAL": causal,
+        "RELA": kind == "rela",
+        "HAS_MASK": mask is not None,
+        "num_warps": 4 if tile * power_of_two(q.shape[3]) <= 64 * 128 else 8,
+        "num_stages": 1,
+    }
+
+
+def _scales(q: Tensor, kind: str) -> tuple[float, float]:
+    """Scale of the scores in the kernel's base, and of their gradient."""
+    scale = q.shape[3] ** -0.5
+    return (scale if kind == "rela" else scale * _LOG2_E), scale
+
+
+def _grid(q: Tensor, block_size: int) -> tuple[int, int, int]:
+    return triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2]
+
+
+@torch.library.custom_op("transnormer::diag_attention", mutates_args=())
+def _op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str) -> Tensor:
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    _forward[_grid(q, block_size)](
+        q, k, v, out, mask, q.shape[1], _scales(q, kind)[0],
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if mask is None else mask.stride(0),
+        **_options(q, v, mask, block_size, kind, causal),
+    )  # fmt: skip
+    return out
+
+
+@_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str) -> Tensor:
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
+
+
+@torch.library.custom_op("transnormer::diag_attention_backward", mutates_args=())
+def _backward_op(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    do = unit_stride(do)
+    dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
+    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    _backward[_grid(q, block_size)](
+        q, k, v, do, dq, dk, dv, mask, q.shape[1], *_scales(q, kind),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
+        0 if mask is None else mask.stride(0),
+        **_options(q, v, mask, block_size, kind, causal),
+    )  # fmt: skip
+    return dq, dk, dv
+
+
+@_backward_op.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
+    return dq, dk, torch.empty(v.shape, dtype=v.dtype, device=v.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.call = inputs[4:]
+
+
+def _differentiate(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, mask = ctx.saved_tensors
+    return (*_backward_op(q, k, v, do, mask, *ctx.call), None, None, None, None)
+
+
+_op.register_autograd(_differentiate, setup_context=_save)
+
+
+def diag_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, block_size: int, kind: str, mask: Tensor | None
+) -> Tensor:
+    """The kernel behind `transnormer.ops.diag_attention`; its arguments have been checked there."""
+    q, k, v = (unit_stride(in_autocast_dtype(x)) for x in (q, k, v))
+    return _op(q, k, v, as_mask_bytes(mask), causal, block_size, kind)

@@ -1,0 +1,54 @@
+"""What the Triton kernels share around a launch: when one is possible, and how tensors are brought into shape."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def interpreting() -> bool:
+    """Whether Triton runs kernels in its interpreter, which is how they are tested on a CPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim: int) -> str | None:
+    """Why no kernel can run on these tensors, or None. Without tensors only the machine is looked at."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if device != "cuda" and not interpreting():
+        return f"tensors are on {device}; set TRITON_INTERPRET=1 before the start to interpret kernels on a CPU"
+    for x in (q, v):
+        if x is None:
+            continue
+        if x.dtype not in _DTYPES:
+            return f"dtype {str(x.dtype).removeprefix('torch.')}; kernels take bfloat16, float16 and float32"
+        if x.shape[-1] > max_head_dim:
+            return f"head size {x.shape[-1]} is above {max_head_dim}"
+    return None
+
+
+def power_of_two(size: int) -> int:
+    """The tile size for `size` elements: a power of two, at least 16, the smallest side of a matrix product."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def unit_stride(x: Tensor) -> Tensor:
+    """Kernels take any strides but the last, which must be one."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
+    """A mask [B, T] as contiguous bytes."""
+    return None if mask is None else (mask != 0).to(torch.uint8).contiguous()
+
+
+def in_autocast_dtype(x: Tensor) -> Tensor:
+    """Under autocast a kernel computes in the dtype that a matrix product would take."""
+    if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x

@@ -1,0 +1,1 @@
+"""Pages made of run folders and result files; no model, no GPU, no training code."""

@@ -1,0 +1,114 @@
+"""One self-contained HTML page: tables, curves and text, with nothing to load from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from transnormer.report.curves import Curve, draw_curves
+from transnormer.report.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column names and rows, as they are to be read."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it."""
+
+    title: str
+    text: str = ""
+    table: Table | None = None
+    svg: str = ""
+    listing: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title, an opening sentence, sections, and small facts at the end."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Render the page into a file."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("transnormer.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(environment.get_template("page.html").render(page=page), encoding="utf-8")
+
+
+def loss_curves(runs: Sequence[RunRecord]) -> str:
+    """Training loss (faint) and validation loss (dots) of several runs over the tokens they read, as SVG."""
+    curves = []
+    for run in runs:
+        tokens_at = {line["step"]: line["tokens"] for line in run.train}
+        curves.append(Curve(run.name, [line["tokens"] for line in run.train], [line["loss"] for line in run.train]))
+        scored = [line for line in run.evaluations if line["step"] in tokens_at]
+        curves.append(
+            Curve(
+                run.name,
+                [tokens_at[line["step"]] for line in scored],
+                [line["metrics"]["loss"] for line in scored],
+                dots=True,
+            )
+        )
+    return draw_curves(curves, x_label="tokens", y_label="loss (nats per token)")
+
+
+def run_page(runs: Sequence[RunRecord]) -> Page:
+    """The page of any runs: their outcomes beside each other, and their curves."""
+    metrics = list(dict.fromkeys(name for run in runs if run.result for name in run.result["metrics"]))
+    rows = []
+    for run in runs:
+        if run.result is None:
+            rows.append([run.name, run.config["model"]["preset"], "running"] + [""] * (len(metrics) + 1))
+            continue
+        values = [f"{run.result['metrics'][name]:.4g}" if name in run.result["metrics"] else "" for name in metrics]
+        rows.append(
+            [
+                run.name,
+                run.result["preset"],
+                f"{run.result['parameters']:,}",
+                f"{run.result['tokens_per_second']:,.0f}",
+                *values,
+            ]
+        )
+    finished = [run.result for run in runs if run.result]
+    protocols = dict.fromkeys(result["protocol"] for result in finished)
+    return Page(
+        title="Runs",
+        lead="What was trained, and how far it came.",
+        sections=[
+            Section(
+                "Outcome",
+                text="Scored on " + "; ".join(protocols) + "." if protocols else "",
+                table=Table(["run", "preset", "parameters", "tokens/s", *metrics], rows),
+            ),
+            Section("Loss", svg=loss_curves(runs)),
+        ],
+        facts=facts_of(finished[-1]) if finished else {},
+    )
+
+
+def facts_of(result: dict[str, Any]) -> dict[str, Any]:
+    """Where a number comes from: the small print under a page."""
+    return {
+        "device": f"{result['device']}, {result['precision']}, {result['hardware']['cpu']}",
+        "seed": result["seed"],
+        "commit": result["commit"] or "not in a git checkout",
+        "versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+    }

@@ -1,0 +1,46 @@
+"""A run folder as a report reads it: configuration, curves, outcome; from its files alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from transnormer.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run left behind. `train` and `evaluations` are lines of its journal; `result` is None while it runs."""
+
+    name: str
+    config: dict[str, Any]
+    train: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    result: dict[str, Any] | None
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder; a folder that is none, or a damaged line, is an error that names the file."""
+    config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"
+    if not config_file.is_file():
+        raise ConfigError(f"{folder} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
+    lines = []
+    text = journal_file.read_text(encoding="utf-8") if journal_file.is_file() else ""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break  # a run that is being written, or was killed in mid-line
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise DataError(f"{journal_file}:{number} is not JSON: {error}") from error
+    return RunRecord(
+        name=folder.resolve().name,
+        config=yaml.safe_load(config_file.read_text(encoding="utf-8")),
+        train=[line for line in lines if line["kind"] == "train"],
+        evaluations=[line for line in lines if line["kind"] == "eval"],
+        result=json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None,
+    )

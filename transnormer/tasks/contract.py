@@ -1,0 +1,77 @@
+"""What every task offers to the training loop: samples by position, a loss, and a score made of sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transnormer.config.schema import RunConfig
+from transnormer.models.backbone import TransNormerPreTrainedModel
+
+Batch = dict[str, Tensor]
+
+
+class Task(ABC):
+    """What is learned and how it is scored.
+
+    A batch is a pure function of the seed and of positions in an endless sequence of samples, so a run resumes from an
+    integer and any number of processes can share the positions among them. Losses and scores are sums, and `metrics`
+    divides at the very end, so neither micro-batches nor processes of different size change a result.
+    """
+
+    name: ClassVar[str]
+    primary_metric: ClassVar[str]
+    higher_is_better: ClassVar[bool]
+
+    @abstractmethod
+    def __init__(self, config: RunConfig) -> None:
+        """Opens the data, preparing it first where the config names a corpus instead of a store."""
+
+    @property
+    @abstractmethod
+    def protocol(self) -> str:
+        """One sentence: how this task is scored."""
+
+    @property
+    @abstractmethod
+    def num_train_samples(self) -> int:
+        """Samples in one epoch."""
+
+    @abstractmethod
+    def build_model(self) -> TransNormerPreTrainedModel:
+        """A fresh model for this task; the caller seeds torch."""
+
+    @abstractmethod
+    def train_batch(self, positions: Sequence[int]) -> Batch:
+        """The training samples at these positions, on the CPU."""
+
+    @abstractmethod
+    def targets_in(self, batch: Batch) -> int:
+        """Number of predictions that are scored."""
+
+    @abstractmethod
+    def tokens_in(self, batch: Batch) -> int:
+        """Number of tokens that are processed."""
+
+    @abstractmethod
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        """Loss summed over the targets, in float32."""
+
+    @abstractmethod
+    def evaluate(
+        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
+    ) -> dict[str, float]:
+        """Raw sums over this rank's share of a split; add them up over ranks, then call `metrics`."""
+
+    @abstractmethod
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """The score from sums over the whole split; holds `primary_metric`."""
+
+    @abstractmethod
+    def save_assets(self, folder: str | Path) -> None:
+        """Puts what a model folder needs besides weights and config, such as the tokenizer, into it."""

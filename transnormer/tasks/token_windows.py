@@ -1,0 +1,162 @@
+"""What the language-modelling tasks share: a token store read in windows, and evaluation as sums over them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.config.schema import RunConfig
+from transnormer.data.cache import cached_store
+from transnormer.data.sampling import EpochSampler
+from transnormer.data.store import TokenStore
+from transnormer.data.tokenizers import load_tokenizer
+from transnormer.data.windows import Windows
+from transnormer.errors import DataError
+from transnormer.models.config import TransNormerConfig
+from transnormer.models.presets import preset
+from transnormer.tasks.contract import Batch, Task
+from transnormer.tasks.masking import IGNORED
+
+Sample = tuple[np.ndarray, np.ndarray]
+
+
+class TokenWindowTask(Task):
+    """A language model over windows of a token store; subclasses say what is input and target in a window."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.store = open_store(config)
+        self.tokenizer = load_tokenizer(self.store.tokenizer_path) if self.store.tokenizer_path else None
+        self._train = self.windows("train")
+        if not self._train.complete:
+            raise DataError(
+                f"{self.store.path}: the train split has {len(self._train.split):,} tokens, too few for one window of "
+                f"{config.data.sequence_length}",
+                "give more text or set a smaller data.sequence_length",
+            )
+        self._sampler = EpochSampler(self._train.complete, config.seed)
+
+    @abstractmethod
+    def windows(self, split: str) -> Windows:
+        """A split cut into windows."""
+
+    @abstractmethod
+    def train_sample(self, window: np.ndarray, position: int) -> Sample:
+        """(inputs, targets) of a window; anything random depends on the seed and the position alone."""
+
+    @abstractmethod
+    def eval_sample(self, window: np.ndarray, index: int) -> Sample:
+        """(inputs, targets) of a window; the same in every run."""
+
+    @property
+    def num_train_samples(self) -> int:
+        return self._train.complete
+
+    def train_batch(self, positions: Sequence[int]) -> Batch:
+        indices = [self._sampler.index(position)[1] for position in positions]
+        return _stack([self.train_sample(self._train[i], p) for i, p in zip(indices, positions, strict=True)])
+
+    def targets_in(self, batch: Batch) -> int:
+        return int((batch["targets"] != IGNORED).sum())
+
+    def tokens_in(self, batch: Batch) -> int:
+        return batch["input_ids"].numel()
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        return _cross_entropy_sum(model(input_ids=batch["input_ids"]).logits, batch["targets"])
+
+    def evaluate(
+        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
+    ) -> dict[str, float]:
+        """Sums `loss`, `targets` and `correct` over every world_size-th window of a split."""
+        windows = self.windows(split)
+        sums = {"loss": 0.0, "targets": 0.0, "correct": 0.0}
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in self._eval_batches(windows, rank, world_size):
+                    inputs, targets = batch["input_ids"].to(device), batch["targets"].to(device)
+                    logits = model(input_ids=inputs).logits
+                    sums["loss"] += _cross_entropy_sum(logits, targets).item()
+                    sums["targets"] += self.targets_in(batch)
+                    # An ignored target is -100, which no prediction equals.
+                    sums["correct"] += (logits.argmax(dim=-1) == targets).sum().item()
+        finally:
+            model.train(was_training)
+        return sums
+
+    def save_assets(self, folder: str | Path) -> None:
+        if self.store.tokenizer_path:
+            for file in sorted(self.store.tokenizer_path.iterdir()):
+                shutil.copyfile(file, Path(folder) / file.name)
+
+    def model_config(self, **fields: Any) -> TransNormerConfig:
+        """The preset, what the config changes of it, and what the task requires."""
+        changes = self.config.model.model_dump(exclude={"preset"}, exclude_none=True)
+        # generate() reads from a model's config how its tokenizer begins, ends and pads a text.
+        special = {
+            f"{kind}_token_id": getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad")
+        }
+        fields = {"vocab_size": self.store.vocab_size, **special, **fields}
+        return preset(self.config.model.preset, **changes, **fields)
+
+    def _eval_batches(self, windows: Windows, rank: int, world_size: int) -> Iterator[Batch]:
+        """Full windows in batches, and the last, shorter one by itself: nothing needs padding."""
+        total = min(len(windows), self.config.data.eval_windows or len(windows))
+        if not total:
+            raise DataError(f"{self.store.path}: the {windows.split.name} split is too short", "give more text")
+        mine = range(total)[rank::world_size]
+        size = self.config.train.micro_batch_size or self.config.train.batch_size
+        full = [index for index in mine if index < windows.complete]
+        groups = [full[start : start + size] for start in range(0, len(full), size)]
+        groups += [[index] for index in mine if index >= windows.complete]
+        for group in groups:
+            yield _stack([self.eval_sample(windows[index], index) for index in group])
+
+
+def open_store(config: RunConfig) -> TokenStore:
+    """The store a config names, or that of its corpus; every byte is checked against the recorded hashes."""
+    data = config.data
+    path = data.store or cached_store(data.corpus, data.tokenizer, data.vocab_size, data.limit_bytes, data.source)
+    store = TokenStore.open(path)
+    store.verify()
+    return store
+
+
+def token_scores(sums: dict[str, float]) -> dict[str, float]:
+    """Mean loss per target, its exponential, and the share of targets predicted exactly."""
+    targets = sums["targets"]
+    return {
+        "loss": sums["loss"] / targets,
+        "perplexity": perplexity(sums["loss"], targets),
+        "accuracy": sums["correct"] / targets,
+    }
+
+
+def perplexity(loss: float, count: float) -> float:
+    """exp(loss / count), infinite where a float cannot hold it."""
+    try:
+        return math.exp(loss / count)
+    except OverflowError:
+        return math.inf
+
+
+def _stack(samples: list[Sample]) -> Batch:
+    inputs, targets = zip(*samples, strict=True)
+    return {"input_ids": torch.from_numpy(np.stack(inputs)), "targets": torch.from_numpy(np.stack(targets))}
+
+
+def _cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    # [B, T, V] -> [B * T, V]
+    flat = logits.float().flatten(0, 1)
+    return F.cross_entropy(flat, targets.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,192 @@
+"""A checkpoint: a folder that exists only once its manifest, with the hash of every file, is on the disk.
+
+Written into a temporary folder, each file fsynced, the manifest renamed in last, then the folder renamed into place.
+Read back only after every file has the size and sha256 that the manifest recorded. Nothing here is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transnormer.errors import CheckpointError
+from transnormer.train.durable import TEMPORARY, disk_errors, remove, sync, write_json, write_text
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class BrokenCheckpoint(CheckpointError):  # noqa: N818 (a checkpoint is what is broken, the error says so)
+    """A folder whose content is not what its manifest recorded."""
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A broken checkpoint that was moved out of the way, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest checkpoint that verifies, if there is one, and the broken ones met on the way to it."""
+
+    path: Path | None
+    quarantined: list[Quarantined] = field(default_factory=list)
+
+
+def step_folder(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return checkpoints / f"step-{step:08d}"
+
+
+def save(target: Path, write: Callable[[Path], None], *, step: int, config_hash: str, bytes_needed: int) -> Path:
+    """Let `write` fill a temporary folder, then make it appear at `target`: whole, hashed and on the disk."""
+    temporary = target.with_name(f"{TEMPORARY}{target.name}")
+    try:
+        with disk_errors(target, bytes_needed):
+            temporary.mkdir(parents=True)
+            write(temporary)
+            _seal(temporary, {"schema_version": SCHEMA_VERSION, "step": step, "config_hash": config_hash})
+            if target.exists():
+                remove(target)
+            temporary.rename(target)
+            sync(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # the fault is what counts; leftovers go at the next start anyway
+        raise
+    return target
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Check every file against the manifest and return the manifest; BrokenCheckpoint says what differs."""
+    try:
+        manifest = _read_manifest(folder)
+        recorded: dict[str, dict[str, Any]] = manifest["files"]
+        found = _list_files(folder)
+        for name in sorted(recorded.keys() - found):
+            raise BrokenCheckpoint(f"{folder}: {name} is missing")
+        for name in sorted(found - recorded.keys()):
+            raise BrokenCheckpoint(f"{folder}: {name} is not in the manifest")
+        for name, expected in recorded.items():
+            _check_file(folder, name, expected)
+    except OSError as error:
+        raise BrokenCheckpoint(f"{folder}: cannot be read: {error}") from error
+    return manifest
+
+
+def newest_valid(checkpoints: Path, quarantine_folder: Path) -> Found:
+    """The newest checkpoint that verifies; broken ones go to quarantine; candidates but none valid is an error."""
+    quarantined: list[Quarantined] = []
+    for candidate in reversed(list_checkpoints(checkpoints)):
+        try:
+            manifest = verify(candidate)
+            if step_folder(checkpoints, manifest["step"]) != candidate:
+                raise BrokenCheckpoint(f"{candidate}: the manifest is of step {manifest['step']}")
+        except BrokenCheckpoint as broken:
+            quarantined.append(quarantine(candidate, quarantine_folder, broken.message))
+        else:
+            return Found(candidate, quarantined)
+    # Earlier calls may have quarantined all there was: starting over would still throw that work away.
+    if quarantined or (quarantine_folder.is_dir() and any(quarantine_folder.iterdir())):
+        reasons = "; ".join(item.reason for item in quarantined) or f"all were moved to {quarantine_folder} earlier"
+        raise CheckpointError(
+            f"no checkpoint in {checkpoints} is valid: {reasons}",
+            hint=f"the broken ones are in {quarantine_folder}; restore one from a backup, or train into a new folder",
+        )
+    return Found(None)
+
+
+def list_checkpoints(checkpoints: Path) -> list[Path]:
+    """Committed checkpoints, oldest first, none of them verified."""
+    return sorted(checkpoints.glob("step-*"), key=lambda path: (len(path.name), path.name))
+
+
+def quarantine(broken: Path, quarantine_folder: Path, reason: str) -> Quarantined:
+    """Move a broken checkpoint aside, never delete it, with the reason in reason.txt next to its files."""
+    with disk_errors(quarantine_folder):
+        place = quarantine_folder / broken.name
+        attempt = 1
+        while place.exists():
+            attempt += 1
+            place = quarantine_folder / f"{broken.name}.{attempt}"
+        place.mkdir(parents=True)
+        broken.rename(place / "checkpoint")
+        write_text(place / "reason.txt", reason + "\n")
+        sync(broken.parent)
+    return Quarantined(place, reason)
+
+
+def prune(checkpoints: Path, keep_last: int, keep_steps: Sequence[int]) -> None:
+    """Delete all but the newest `keep_last` checkpoints and those of `keep_steps`; call only after a commit."""
+    kept = {step_folder(checkpoints, step) for step in keep_steps}
+    for path in list_checkpoints(checkpoints)[:-keep_last]:
+        if path not in kept:
+            remove(path)
+
+
+def _seal(folder: Path, facts: dict[str, Any]) -> None:
+    files = {}
+    for name in sorted(_list_files(folder)):
+        sync(folder / name)
+        files[name] = {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync(path)
+    manifest = {**facts, "files": files}
+    write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _self_hash(manifest)})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file() or path.is_symlink():
+        raise BrokenCheckpoint(f"{folder}: {MANIFEST} is missing")
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BrokenCheckpoint(f"{folder}: {MANIFEST} is not JSON") from error
+    if not isinstance(manifest, dict) or manifest.pop("manifest_sha256", None) != _self_hash(manifest):
+        raise BrokenCheckpoint(f"{folder}: {MANIFEST} differs from its own hash")
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{folder} has checkpoint format {version}, this version reads {SCHEMA_VERSION}",
+            hint="use the version of transnormer that wrote it",
+        )
+    return manifest
+
+
+def _self_hash(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _list_files(folder: Path) -> set[str]:
+    """Names of everything but folders and the manifest, relative to the folder; links are listed, not followed."""
+    names: set[str] = set()
+    for parent, folders, files in os.walk(folder):
+        linked = [name for name in folders if Path(parent, name).is_symlink()]
+        names.update(Path(parent, name).relative_to(folder).as_posix() for name in [*files, *linked])
+    return names - {MANIFEST}
+
+
+def _check_file(folder: Path, name: str, expected: dict[str, Any]) -> None:
+    status = (folder / name).lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BrokenCheckpoint(f"{folder}: {name} is not a regular file")
+    if status.st_size != expected["size"]:
+        raise BrokenCheckpoint(f"{folder}: {name} has {status.st_size} bytes, the manifest says {expected['size']}")
+    if _sha256(folder / name) != expected["sha256"]:
+        raise BrokenCheckpoint(f"{folder}: the content of {name} differs from its recorded sha256")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

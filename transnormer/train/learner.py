@@ -1,0 +1,166 @@
+"""One rank's share of learning: the model, its optimizer, the gradients of a step, the update, an evaluation."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, load_model, save_file
+from torch import Tensor, nn
+
+from transnormer.config.schema import RunConfig
+from transnormer.errors import CheckpointError, ConfigError
+from transnormer.models.saving import save_quietly
+from transnormer.tasks.registry import build_task
+from transnormer.train.guards import all_finite
+from transnormer.train.optim import (
+    build_adamw,
+    clip_gradients,
+    follow_schedule,
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
+from transnormer.train.randomness import seed_step
+from transnormer.train.ranks import Ranks
+
+WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What is known of a step once its gradients are: enough to decide whether the update may be made."""
+
+    loss: float
+    norm: float
+    tokens: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update would leave the weights finite."""
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
+
+
+class Learner:
+    """The part of a run that computes; it neither counts steps nor writes to the run folder by itself."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
+        if config.train.batch_size < ranks.world_size:
+            raise ConfigError(
+                f"train.batch_size ({config.train.batch_size}) is smaller than the number of processes",
+                hint=f"set train.batch_size to at least {ranks.world_size}",
+            )
+        self.config, self.ranks = config, ranks
+        self.task = build_task(config)
+        self.model = self._seeded_model()
+        self._wrapped = ranks.wrap(self.model)
+        if config.train.compile:
+            self.model.compile()
+        self.optimizer = build_adamw(self.model, config.optim)
+
+    def gradients(self, step: int, batch_index: int) -> Gradients:
+        """Gradients of the mean loss over all targets of a global batch, summed over micro-batches and ranks.
+
+        DDP averages over ranks and micro-batches hold unequal numbers of targets, so the targets are counted first and
+        each sum of losses is scaled by world_size / targets.
+        """
+        micro_batches = self.micro_batches(batch_index)
+        targets, tokens = self.ranks.sum_floats(
+            [
+                float(sum(self.task.targets_in(batch) for batch in micro_batches)),
+                float(sum(self.task.tokens_in(batch) for batch in micro_batches)),
+            ]
+        )
+        targets = max(targets, 1.0)  # dynamic masking may leave a small batch without any target
+        seed_step(self.config.seed, step, self.ranks.rank, self.ranks.device)
+        self.model.train()
+        self.optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for number, batch in enumerate(micro_batches, start=1):
+            with self._synchronised(number == len(micro_batches)):
+                loss = self.task.loss_sum(self._wrapped, _to(batch, self.ranks.device))
+                self.ranks.accelerator.backward(loss * (self.ranks.world_size / targets))
+            total += loss.detach()
+        norm = clip_gradients(self.model.parameters(), self.config.optim)
+        loss_sum, norm_value = torch.stack([self.ranks.sum(total), norm.double()]).tolist()
+        return Gradients(loss=loss_sum / targets, norm=norm_value, tokens=int(tokens))
+
+    def update(self, step: int) -> None:
+        """The optimizer's step on the gradients at hand."""
+        follow_schedule(self.optimizer, self.config.optim, self.config.train.steps, step)
+        self.optimizer.step()
+
+    def micro_batches(self, batch_index: int) -> list[dict[str, Tensor]]:
+        """This rank's slice of a global batch, cut into pieces that fit one forward pass."""
+        batch_size = self.config.train.batch_size
+        share = self.ranks.share_of(batch_size)
+        positions = range(batch_index * batch_size + share.start, batch_index * batch_size + share.stop)
+        size = self.config.train.micro_batch_size or len(positions)
+        return [self.task.train_batch(positions[first : first + size]) for first in range(0, len(positions), size)]
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """This rank's sums over a split; `reduce_metrics` makes metrics of all ranks' sums."""
+        self.model.eval()
+        with torch.no_grad():
+            # The bare model: ranks evaluate unequal shares, and DDP's forward expects all of them to take part.
+            return self.task.evaluate(self.model, split, self.ranks.device, self.ranks.rank, self.ranks.world_size)
+
+    def reduce_metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of all ranks' sums together."""
+        return self.task.metrics(dict(zip(sums, self.ranks.sum_floats(list(sums.values())), strict=True)))
+
+    def is_finite(self) -> bool:
+        """Whether weights and optimizer state hold no NaN and no infinity."""
+        return all_finite([*self.model.parameters(), *optimizer_tensors(self.optimizer, self.model).values()])
+
+    def bytes_needed(self) -> int:
+        """About how many bytes a checkpoint takes."""
+        tensors = [*self.model.state_dict().values(), *optimizer_tensors(self.optimizer, self.model).values()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def save_model(self, folder: Path) -> None:
+        """Write a Hugging Face model folder."""
+        save_quietly(self.model, folder)
+        self.task.save_assets(folder)
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face model folder and the optimizer's state."""
+        self.save_model(folder)
+        save_file(optimizer_tensors(self.optimizer, self.model), folder / OPTIMIZER)
+
+    def load_model(self, folder: Path) -> None:
+        """Take the weights of a verified folder."""
+        try:
+            load_model(self.model, folder / WEIGHTS, device=str(self.ranks.device))
+        except (RuntimeError, FileNotFoundError) as error:
+            raise CheckpointError(f"{folder} does not fit this model: {error}") from error
+
+    def load(self, folder: Path) -> None:
+        """Take the weights and the optimizer's state of a verified checkpoint."""
+        self.load_model(folder)
+        load_optimizer_tensors(self.optimizer, self.model, load_file(folder / OPTIMIZER))
+
+    def reset(self) -> None:
+        """Back to the initial weights and an optimizer without history."""
+        self.model.load_state_dict(self._seeded_model().state_dict())
+        self.optimizer.state.clear()
+
+    def _seeded_model(self) -> Any:
+        torch.manual_seed(self.config.seed)
+        return self.task.build_model()
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        """DDP exchanges gradients once per step, in the backward pass of the last micro-batch."""
+        return nullcontext() if last else self.ranks.accelerator.no_sync(self._wrapped)
+
+
+def _to(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trainable parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

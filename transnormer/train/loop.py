@@ -1,0 +1,248 @@
+"""The training loop: gradients, update, and at the step boundary evaluation, checkpoint, signals.
+
+`train` starts a run, `resume` continues one, `evaluate_run` scores one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from transnormer.config.schema import RunConfig
+from transnormer.errors import NonFiniteError, Preempted
+from transnormer.train.guards import EvaluationInterrupted, StopSignals
+from transnormer.train.learner import Gradients, Learner
+from transnormer.train.outcome import write_result
+from transnormer.train.ranks import Ranks
+from transnormer.train.recorder import Recorder, require_tensorboard
+from transnormer.train.run_folder import RunFolder
+from transnormer.train.schedules import learning_rate
+from transnormer.train.snapshots import (
+    Which,
+    keep_best_and_last,
+    restore,
+    save_checkpoint,
+    save_final,
+    weights_folder,
+)
+from transnormer.train.state import Best, RunState
+
+_SPLIT = "valid"  # what a run is evaluated on while it trains
+
+
+def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
+    """Run a config from its first step into a new folder and return the result.
+
+    `show`: None shows a bar on a terminal and lines elsewhere, True a bar in any case, False nothing.
+    """
+    folder, ranks = RunFolder(Path(out)), Ranks(config.train)
+    ranks.on_main(folder.require_new)
+    if config.train.tensorboard:
+        require_tensorboard()
+    learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
+    ranks.on_main(folder.create)
+    with _as_only_writer(folder, ranks):
+        ranks.on_main(lambda: folder.begin(config))
+        with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
+            return _finish(Loop(folder, learner, recorder, RunState()))
+
+
+def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
+    """Continue a run from its newest valid checkpoint and return the result; a finished run only says so."""
+    folder = RunFolder(Path(out))
+    config = folder.read_config()
+    result = folder.read_result()
+    if result is not None:
+        if show is not False:
+            print(f"{folder.path} is finished after {result['steps']} steps; its result is in {folder.result_file}")
+        return result
+    ranks = Ranks(config.train)
+    with _as_only_writer(folder, ranks) as stale_holder:
+        learner = Learner(config, ranks)
+        ranks.on_main(folder.tidy)
+        state, quarantined = restore(folder, learner)
+        with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
+            loop = Loop(folder, learner, recorder, state)
+            if stale_holder:
+                recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
+            for item in quarantined:
+                recorder.event("quarantined", f"moved to {item.path}: {item.reason}")
+            recorder.event("resumed", f"resumed after step {state.step}", step=state.step)
+            return _finish(loop)
+
+
+def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "final") -> dict[str, Any]:
+    """Score the final, best or last weights of a run on a split of its data."""
+    folder = RunFolder(Path(out))
+    config = folder.read_config()
+    weights, step = weights_folder(folder, checkpoint)
+    learner = Learner(config, Ranks(config.train))
+    learner.load_model(weights)
+    metrics = learner.reduce_metrics(learner.evaluate(split))
+    return {
+        "run": str(folder.path),
+        "checkpoint": checkpoint,
+        "step": step,
+        "split": split,
+        "protocol": learner.task.protocol,
+        "metrics": metrics,
+    }
+
+
+class Loop:
+    """Steps from `state` to the last one; whatever ends it early leaves a run folder that `resume` continues."""
+
+    def __init__(self, folder: RunFolder, learner: Learner, recorder: Recorder, state: RunState) -> None:
+        self.folder, self.learner, self.recorder = folder, learner, recorder
+        self.config, self.ranks = learner.config, learner.ranks
+        self.signals = StopSignals()
+        self._saved: int | None = None
+        self._stand_at(state)
+
+    def run(self) -> None:
+        """Gradients, then an update if they are finite, until the last step."""
+        while True:
+            self.at_boundary()
+            if self.state.step == self.config.train.steps:
+                return
+            began = time.perf_counter()
+            batch = self.state.batch_index
+            gradients = self.learner.gradients(self.state.step, batch)
+            if not gradients.finite:
+                self.on_nonfinite(batch, gradients)
+                continue
+            self.learner.update(self.state.step)
+            self.state.advance(batch, gradients.tokens, time.perf_counter() - began)
+            self.log(gradients)
+
+    def at_boundary(self) -> None:
+        """Between two steps: evaluate and save where due, and stop if a signal asked for it."""
+        if (self.evaluation_due or self.save_due) and not self.learner.is_finite():
+            self.on_nonfinite(self.state.last_batch, None)
+        if self.evaluation_due and not self.stopping:
+            self.evaluate()
+        stopping = self.stopping
+        if stopping or self.save_due:
+            self.save()
+        if stopping:
+            name = self.signals.received.name if self.signals.received else "a signal to another process"
+            raise Preempted(
+                f"stopped by {name} after step {self.state.step}, which is saved",
+                hint=f"continue with `transnormer resume {self.folder.path}`",
+            )
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Every `eval_every` steps and at the end, unless it is already in the journal."""
+        return self.state.evaluated < self.state.step and self._is_due(self.config.train.eval_every)
+
+    @property
+    def save_due(self) -> bool:
+        """Every `save_every` steps, at the end, and wherever the best evaluation so far was made."""
+        is_best = self.state.best is not None and self.state.best.step == self.state.step
+        return self.state.step > 0 and (is_best or self._is_due(self.config.train.save_every))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether some rank has received a signal."""
+        return self.ranks.any(self.signals.received is not None)
+
+    def evaluate(self) -> None:
+        """Score the current weights; an evaluation that a signal cuts short is made again after resuming."""
+        sums: dict[str, float] = {}
+        try:
+            with self.signals.interrupting_evaluation():
+                sums = self.learner.evaluate(_SPLIT)
+        except EvaluationInterrupted:
+            sums = {}
+        if self.ranks.any(not sums):
+            return
+        metrics = self.learner.reduce_metrics(sums)
+        state, task = self.state, self.learner.task
+        state.evaluated, state.metrics = state.step, metrics
+        value = metrics[task.primary_metric]
+        sign = 1 if task.higher_is_better else -1
+        if math.isfinite(value) and (state.best is None or sign * value > sign * state.best.value):
+            state.best = Best(state.step, task.primary_metric, value, metrics)
+        self.recorder.evaluation(state.step, _SPLIT, metrics)
+
+    def save(self) -> None:
+        """Commit a checkpoint of this step if there is none yet, and only then let older ones go."""
+        if self._saved != self.state.step:
+            self.recorder.sync()
+            self.ranks.on_main(lambda: save_checkpoint(self.folder, self.learner, self.state))
+            self._saved = self.state.step
+        self.ranks.on_main(lambda: keep_best_and_last(self.folder, self.config, self.state))
+
+    def log(self, gradients: Gradients) -> None:
+        """One line of the journal every `log_every` steps and at the end."""
+        state = self.state
+        if not self._is_due(self.config.train.log_every):
+            self.recorder.step(state.step)
+            return
+        self.recorder.train(
+            {
+                "step": state.step,
+                "loss": gradients.loss,
+                "lr": learning_rate(self.config.optim, self.config.train.steps, state.step - 1),
+                "grad_norm": gradients.norm,
+                "tokens": state.tokens,
+                "tokens_per_second": state.rate_since_last_line(),
+                "seconds": state.seconds,
+            }
+        )
+
+    def on_nonfinite(self, batch: int, gradients: Gradients | None) -> None:
+        """Stop, leave the step without an update, or go back to the newest checkpoint and leave the batch out.
+
+        Without `gradients` it is the weights that are no longer finite: then there is no update left to skip.
+        """
+        train, state = self.config.train, self.state
+        state.nonfinite += 1
+        action = train.nonfinite
+        if state.nonfinite > train.nonfinite_limit or (action == "skip" and gradients is None):
+            action = "stop"
+        step = state.step + 1 if gradients else state.step
+        found = f"loss {gradients.loss}, gradient norm {gradients.norm}" if gradients else "weights after the update"
+        text = f"non-finite at step {step}: {found} (batch {batch}, number {state.nonfinite} of this run): {action}"
+        self.recorder.event("nonfinite", text, step=step, batch=batch, action=action, found=found)
+        if action == "stop":
+            raise NonFiniteError(
+                text,
+                hint="lower optim.lr, set optim.clip_norm, or set train.nonfinite to skip or rewind in a new run; "
+                f"checkpoints in {self.folder.checkpoints} are finite",
+            )
+        if action == "skip":
+            state.step += 1
+            return
+        restored, _ = restore(self.folder, self.learner)
+        restored.nonfinite, restored.excluded = state.nonfinite, [*state.excluded, batch]
+        self._stand_at(restored)
+
+    def _stand_at(self, state: RunState) -> None:
+        """Begin, or begin again, after `state.step` steps."""
+        self.state = state
+        self._saved = state.step if state.step > 0 else None
+        self.recorder.begin(state.step, state.evaluated)
+
+    def _is_due(self, every: int) -> bool:
+        return self.state.step > 0 and (self.state.step % every == 0 or self.state.step == self.config.train.steps)
+
+
+def _finish(loop: Loop) -> dict[str, Any]:
+    """Run the loop to its end and write what a finished run has."""
+    with loop.signals:
+        loop.run()
+        loop.ranks.on_main(lambda: save_final(loop.folder, loop.learner, loop.state))
+        return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state))
+
+
+@contextmanager
+def _as_only_writer(folder: RunFolder, ranks: Ranks) -> Iterator[str | None]:
+    """The main process holds the run's lock for all ranks; yields whom a stale lock belonged to."""
+    with ExitStack() as stack:
+        yield ranks.on_main(lambda: stack.enter_context(folder.lock()))

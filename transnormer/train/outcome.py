@@ -1,0 +1,42 @@
+"""result.json: what a finished run achieved, at what cost, and from what it can be repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transnormer.config.load import config_hash
+from transnormer.train.durable import write_json
+from transnormer.train.environment import hardware, source_commit, versions
+from transnormer.train.learner import Learner, count_parameters
+from transnormer.train.run_folder import RunFolder
+from transnormer.train.state import RunState
+
+
+def write_result(folder: RunFolder, learner: Learner, state: RunState) -> dict[str, Any]:
+    """Write result.json, the sign that the run is finished, and return its content."""
+    config, task = learner.config, learner.task
+    best = state.best
+    result = {
+        "task": config.task,
+        "preset": config.model.preset,
+        "protocol": task.protocol,
+        "primary_metric": task.primary_metric,
+        "metrics": state.metrics,
+        "best": {"step": best.step, "metrics": best.metrics} if best else None,
+        "parameters": count_parameters(learner.model),
+        "steps": state.step,
+        "tokens": state.tokens,
+        "seconds": state.seconds,
+        "tokens_per_second": state.tokens / state.seconds if state.seconds > 0 else 0.0,
+        "nonfinite": state.nonfinite,
+        "seed": config.seed,
+        "processes": learner.ranks.world_size,
+        "device": learner.ranks.device.type,
+        "precision": "bf16" if learner.ranks.accelerator.mixed_precision == "bf16" else "float32",
+        "config_hash": config_hash(config),
+        "commit": source_commit(),
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    write_json(folder.result_file, result)
+    return result

@@ -1,0 +1,96 @@
+"""The processes of a run, through accelerate: which device and precision, and how ranks add up and agree."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, broadcast_object_list
+from torch import Tensor, nn
+
+from transnormer.config.schema import TrainSection
+from transnormer.errors import ConfigError, TransNormerError
+
+T = TypeVar("T")
+
+_SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+class Ranks:
+    """This process among those of the run; with one process every method is the identity."""
+
+    def __init__(self, train: TrainSection) -> None:
+        has_cuda = torch.cuda.is_available()
+        if train.device == "cuda" and not has_cuda:
+            raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
+        on_cuda = has_cuda and train.device != "cpu"
+        precision = {"auto": "bf16" if on_cuda else "no", "bf16": "bf16", "float32": "no"}[train.precision]
+        # accelerate keeps device and precision for the life of the process; each run decides them anew.
+        AcceleratorState._reset_state(reset_partial_state=True)
+        try:
+            self.accelerator = Accelerator(cpu=not on_cuda, mixed_precision=precision)
+        except ValueError as error:
+            raise ConfigError(f"train.precision={train.precision}: {error}", hint="train.precision=float32") from error
+        if self.accelerator.distributed_type not in _SUPPORTED:
+            raise ConfigError(
+                f"{self.accelerator.distributed_type.value} is not supported",
+                hint="launch with one process, or with DDP: `accelerate launch --multi_gpu`",
+            )
+        self.device: torch.device = self.accelerator.device
+        self.rank: int = self.accelerator.process_index
+        self.world_size: int = self.accelerator.num_processes
+        if self.world_size > 1:
+            atexit.unregister(_leave)
+            atexit.register(_leave)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one process that writes files and prints."""
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model on this rank's device, in the run's precision, averaging gradients over ranks."""
+        return self.accelerator.prepare_model(model)
+
+    def share_of(self, total: int) -> range:
+        """This rank's slice of `total` items; all ranks' slices together are all items in order."""
+        return range(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The elementwise sum over ranks."""
+        return self.accelerator.reduce(values, "sum") if self.world_size > 1 else values
+
+    def sum_floats(self, values: list[float]) -> list[float]:
+        """The elementwise sum over ranks, in double precision."""
+        if self.world_size == 1:
+            return values
+        return self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on some rank."""
+        return self.sum_floats([float(flag)])[0] > 0
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Do something on the main process; every rank gets its value, or raises its error."""
+        if self.world_size == 1:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = work()
+            except TransNormerError as error:
+                outcome[1] = error
+        broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
+
+
+def _leave() -> None:
+    """Close the process group: its threads would abort a process that ends while they run."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,180 @@
+"""The run folder: where each part of a run lies, how the folder is created, who may write to it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transnormer.config.load import dump_config, load_config
+from transnormer.config.schema import RunConfig
+from transnormer.errors import ConfigError, RunInUseError
+from transnormer.train.durable import TEMPORARY, disk_errors, remove_leftovers, sync, write_json, write_text
+from transnormer.train.environment import describe_environment
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The self-contained record of one run, readable without this package: YAML, JSON lines, safetensors."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """Every key of the run, resolved."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment_file(self) -> Path:
+        """Versions, hardware, commit and command line of the process that started the run."""
+        return self.path / "environment.json"
+
+    @property
+    def journal_file(self) -> Path:
+        """One JSON object per logged step, evaluation or event."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """step-00000100/ and so on."""
+        return self.path / "checkpoints"
+
+    @property
+    def quarantine(self) -> Path:
+        """Checkpoints that did not verify, each with its reason."""
+        return self.path / "quarantine"
+
+    @property
+    def final(self) -> Path:
+        """The model at the last step, as a Hugging Face folder."""
+        return self.path / "final"
+
+    @property
+    def best_file(self) -> Path:
+        """Which checkpoint is the best by the task's primary metric."""
+        return self.path / "best.json"
+
+    @property
+    def result_file(self) -> Path:
+        """The outcome; it exists exactly when the run is finished."""
+        return self.path / "result.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard events, when they were asked for."""
+        return self.path / "tensorboard"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked by the one writer; holds its pid and host."""
+        return self.path / "lock"
+
+    def require_new(self) -> None:
+        """Refuse a folder that is in use or holds anything, without touching it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file, not a folder", hint="choose another --out")
+        if self.lock_file.is_file():
+            descriptor = os.open(self.lock_file, os.O_RDONLY)
+            try:
+                self._take_lock(descriptor)
+            finally:
+                os.close(descriptor)
+        self._require_empty()
+
+    def require_run(self) -> None:
+        """Refuse a folder that holds no run."""
+        if not self.config_file.is_file():
+            raise ConfigError(
+                f"{self.path} is not a run folder (it has no config.yaml)",
+                hint="give the folder that `transnormer train --out` wrote",
+            )
+
+    def create(self) -> None:
+        """Make the folder and its parents; an existing empty one is as good."""
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, config: RunConfig) -> None:
+        """Write what describes the run, config first; the caller holds the lock."""
+        self._require_empty()  # again, now that nobody else can fill it
+        write_text(self.config_file, dump_config(config))
+        write_json(self.environment_file, describe_environment())
+        with disk_errors(self.path):
+            self.checkpoints.mkdir()
+            sync(self.path)
+
+    def tidy(self) -> None:
+        """Settle what an interrupted writer left half done; the caller holds the lock."""
+        with disk_errors(self.path):
+            remove_leftovers(self.path)
+            remove_leftovers(self.checkpoints)
+        if not self.environment_file.is_file():
+            write_json(self.environment_file, describe_environment())
+
+    def read_config(self) -> RunConfig:
+        """The resolved config that the run was started with."""
+        self.require_run()
+        return load_config(self.config_file)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The outcome of a finished run, None for any other."""
+        return json.loads(self.result_file.read_text()) if self.result_file.is_file() else None
+
+    @contextmanager
+    def lock(self) -> Iterator[str | None]:
+        """Be the one writer, or raise RunInUseError having changed nothing; yields whom a stale lock belonged to.
+
+        The kernel drops the lock of a process that dies, so a lock file that still names a pid but is free is stale.
+        """
+        with disk_errors(self.lock_file):
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            holder = self._take_lock(descriptor)
+            with disk_errors(self.lock_file):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            try:
+                yield holder
+            finally:
+                with suppress(OSError):  # the lock itself goes with the descriptor; an old pid in the file is harmless
+                    os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def _take_lock(self, descriptor: int) -> str | None:
+        """Lock the open lock file and return whom its content names; closing the descriptor unlocks it."""
+        holder = _describe_holder(os.pread(descriptor, 4096, 0))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunInUseError(
+                f"{self.path} is being written by {holder or 'another process'}",
+                hint="wait for it to end, stop it, or choose another --out",
+            ) from None
+        return holder
+
+    def _require_empty(self) -> None:
+        """Refuse a folder with content; a process killed before it wrote the config leaves none that counts."""
+        if not self.path.is_dir():
+            return
+        if self.config_file.is_file():
+            raise ConfigError(
+                f"{self.path} already holds a run",
+                hint=f"continue it with `transnormer resume {self.path}`, or choose another --out",
+            )
+        if any(path.name != "lock" and not path.name.startswith(TEMPORARY) for path in self.path.iterdir()):
+            raise ConfigError(f"{self.path} is not empty", hint="choose another --out")
+
+
+def _describe_holder(content: bytes) -> str | None:
+    try:
+        owner = json.loads(content)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return None

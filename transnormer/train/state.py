@@ -1,0 +1,82 @@
+"""What a run must remember besides weights and optimizer: counts and the best so far. Randomness needs no memory.
+
+Sample order, masking, dropout and schedule are pure functions of (seed, step), so a checkpoint stores no generator.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transnormer.train.durable import write_json
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, by the task's primary metric."""
+
+    step: int
+    metric: str
+    value: float
+    metrics: dict[str, float]
+
+
+@dataclass
+class RunState:
+    """The counts of a run after `step` steps."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    evaluated: int = 0
+    logged_tokens: int = 0
+    logged_seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: Best | None = None
+    nonfinite: int = 0
+    last_batch: int = -1
+    excluded: list[int] = field(default_factory=list)
+
+    @property
+    def batch_index(self) -> int:
+        """Which global batch the next step takes: the step-th of those that no rewind has excluded."""
+        index = self.step
+        for excluded in sorted(self.excluded):
+            index += excluded <= index
+        return index
+
+    def advance(self, batch: int, tokens: int, seconds: float) -> None:
+        """Count one step."""
+        self.step += 1
+        self.last_batch = batch
+        self.tokens += tokens
+        self.seconds += seconds
+
+    def rate_since_last_line(self) -> float:
+        """Tokens per training second since the journal's last train line; starts the next interval."""
+        tokens, seconds = self.tokens - self.logged_tokens, self.seconds - self.logged_seconds
+        self.logged_tokens, self.logged_seconds = self.tokens, self.seconds
+        return tokens / seconds if seconds > 0 else 0.0
+
+    def write(self, path: Path, config: dict[str, Any]) -> None:
+        """Store the state, with the config it belongs to."""
+        write_json(path, {**asdict(self), "config": config})
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[RunState, dict[str, Any]]:
+        """The stored state and the config it belongs to."""
+        values = json.loads(path.read_text())
+        config = values.pop("config")
+        best = values.pop("best")
+        state = cls(**values, best=Best(**best) if best else None)
+        state.metrics = _floats(state.metrics)
+        if state.best:
+            state.best.metrics = _floats(state.best.metrics)
+        return state, config
+
+
+def _floats(metrics: dict[str, Any]) -> dict[str, float]:
+    """Metrics as stored: infinities and NaN are strings in strict JSON."""
+    return {name: float(value) for name, value in metrics.items()}
