@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint gpu-test clean
+.PHONY: help demo test lint gpu-test readme clean
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -21,6 +21,9 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 
 gpu-test: $(STAMP)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+readme: $(STAMP)  ## bring the README's table up to date with results/
+	$(BIN)/python -m transnormer.report.readme README.md results
 
 clean:  ## remove what was built
 	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -78,7 +78,7 @@ def test_processes_that_ask_at_once_share_one_store(cache: Path, text: Path, tmp
     running = [subprocess.Popen([*command, me], stdout=subprocess.PIPE, text=True) for me in ("a", "b")]
     answers = [process.communicate(timeout=120)[0].split() for process in running]
     assert [process.returncode for process in running] == [0, 0]
-    assert sum(answers, []).count("writing") == 1
+    assert sum(answer.count("writing") for answer in answers) == 1
     assert len({answer[-1] for answer in answers}) == 1
     TokenStore.open(answers[0][-1]).verify()
     assert visible(cache) == [Path(answers[0][-1]).name]

@@ -53,10 +53,18 @@ def test_many_files_are_held_out_whole(tmp_path: Path):
 
 @pytest.mark.parametrize("name", [f"huge{i}.txt" for i in range(8)])  # some of these come first in hash order
 def test_one_huge_file_among_small_ones_is_never_held_out(tmp_path: Path, name: str):
-    write_files(tmp_path, {name: "line\n" * 10_000, **{f"{i}.txt": "tiny\n" for i in range(5)}})
+    write_files(tmp_path, {name: "line\n" * 1000, **{f"{i}.txt": "tiny\n" * 25 for i in range(40)}})
     corpus = open_corpus("text", str(tmp_path / "*.txt"))
-    assert len(contents(corpus)["train"]) > 40_000
+    assert name in [excerpt.name for excerpt in corpus.splits["train"]]
+    assert "whole files" in corpus.split_rule
+
+
+def test_too_few_files_are_split_by_their_tails(tmp_path: Path):
+    write_files(tmp_path, {"huge.txt": "line\n" * 10_000, **{f"{i}.txt": "tiny\n" for i in range(5)}})
+    corpus = open_corpus("text", str(tmp_path / "*.txt"))
     assert "first 90 %" in corpus.split_rule
+    assert len(contents(corpus)["train"]) > 40_000
+    assert sum(map(len, contents(corpus).values())) == 50_025
 
 
 def test_files_named_after_splits_are_those_splits(tmp_path: Path):

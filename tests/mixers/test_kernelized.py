@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from transnormer.errors import ConfigError
 from transnormer.mixers.registry import build_mixer
 
 HIDDEN, HEADS = 32, 4
@@ -53,3 +55,8 @@ def test_far_apart_queries_and_keys_underflow_to_zero_without_nan():
     y.square().sum().backward()
     assert y.isfinite().all()
     assert x.grad.isfinite().all()
+
+
+def test_bad_dropout_is_an_error_when_built():
+    with pytest.raises(ConfigError, match="dropout"):
+        kernelized(dropout=1.5)

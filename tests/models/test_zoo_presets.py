@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 import transnormer as tn
 from transnormer.errors import ConfigError
@@ -72,7 +73,7 @@ def test_every_mixer_is_a_method_and_none_is_offered_where_it_cannot_serve():
 
 
 def test_a_request_that_a_method_cannot_serve_names_those_that_can():
-    with pytest.raises(ConfigError, match="linformer has no causal form.*flash_quad"):
+    with pytest.raises(ConfigError, match=r"linformer has no causal form.*flash_quad"):
         tn.preset("linformer-lm")
     assert not tn.preset("linformer-tiny", causal=False).causal
     assert tn.preset("softmax-lm").mixers == tn.preset("vanilla-lm").mixers
@@ -123,7 +124,8 @@ def test_bfloat16_autocast_stays_near_float32(name):
         exact = model(input_ids=tokens(2, 75)).logits
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = model(input_ids=tokens(2, 75)).logits
-    assert (rounded.float() - exact).abs().max() < 0.1 * exact.abs().max()
+    # The median token: rounding may send a few to another hash bucket.
+    assert ((rounded.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).median() < 0.01
 
 
 @pytest.mark.parametrize("method", CAUSAL)
@@ -153,6 +155,16 @@ def test_prefill_in_pieces_equals_prefill_at_once(method):
     with torch.no_grad():
         pieces = [model(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 70), (70, 71), (71, 200))]
         torch.testing.assert_close(torch.cat(pieces, dim=1), model(ids).logits, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["flash", "flash_quad", "long_short", *COMBINED])
+def test_transformers_own_cache_holds_memory_and_keys_of_any_width(method):
+    model = decoder(method)
+    ids, cache = tokens(2, 100), DynamicCache(config=model.config)
+    with torch.no_grad():
+        pieces = [model(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 70), (70, 100))]
+        torch.testing.assert_close(torch.cat(pieces, dim=1), model(ids).logits, atol=1e-9, rtol=0)
+    assert cache.get_seq_length() == 100
 
 
 @pytest.mark.parametrize("method", [*CAUSAL, *COMBINED])

@@ -90,15 +90,19 @@ def test_any_strides():
     )
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("autocast", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_accumulates_in_float32(dtype):
-    """Over 4096 tokens the sums reach the thousands: a bfloat16 accumulator (8 bits) would stop counting at 256."""
-    length = 4096
+def test_half_precision_accumulates_in_float32(dtype, autocast, causal):
+    """A bfloat16 sum (8 bits) cannot hold 4095: it would come out as 4096, or stop counting at 256."""
+    length = 4095
     ones = torch.ones(1, length, 1, 1, dtype=dtype)
-    out, state = norm_attention(ones, ones, ones, causal=True, feature_map="identity", return_state=True)
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        _, state = norm_attention(ones, ones, ones, causal=causal, feature_map="identity", return_state=True)
+        _, state = norm_attention(*[ones[:, :1]] * 3, causal=True, feature_map="identity", state=state, return_state=True)
     assert state.dtype == torch.float32
-    assert state.item() == length
-    assert out[0, -1].item() == length
+    assert state.item() == length + 1
+    assert norm_attention(ones, ones, ones, causal=causal, feature_map="identity")[0, -1].item() == 4096
 
 
 def test_a_wrong_call_says_what_is_wrong():

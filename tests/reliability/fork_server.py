@@ -3,8 +3,8 @@
 Importing torch and transformers takes seconds; a fork of a process that has them takes milliseconds, and can be killed,
 stopped and starved of disk like any other. Requests and replies are JSON lines:
 
-    {"arguments": ["train", ...], "log": path, "fault": [name, {option: value}] | null}  ->  pid
-    {"wait": pid}                                                                       ->  exit code, -n for signal n
+    {"arguments": ["train", ...], "log": path, "fault": [name, {option: value}] | null, "environment": {}}  ->  pid
+    {"wait": pid}                                                              ->  exit code, -n for signal n
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def reply(number: int) -> None:
     print(number, flush=True)
 
 
-def run(arguments: list[str], log: str, fault: tuple[str, dict[str, Any]] | None) -> NoReturn:
+def run(
+    arguments: list[str], log: str, fault: tuple[str, dict[str, Any]] | None, environment: dict[str, str]
+) -> NoReturn:
     code = 1
     try:
+        os.environ.update(environment)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)

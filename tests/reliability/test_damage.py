@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Case, fingerprint
+from real_runs import Case, fingerprint
 from tiny_run import journal_lines
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Case, fingerprint, wait_until
+from real_runs import Case, fingerprint, wait_until
 from safetensors.torch import load_file
 from tiny_run import journal_lines
 

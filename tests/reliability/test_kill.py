@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from conftest import Case, Forks, wait_until
+from real_runs import Case, Forks, wait_until
 from tiny_run import journal_lines
 
 SAVE = 6  # this checkpoint follows an evaluation, is the best so far, and lets that of step 3 be pruned

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Case, wait_until
+from real_runs import Case, wait_until
 from tiny_run import losses
 
 

@@ -7,26 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-import psutil
 import pytest
-from conftest import Case, Forks, wait_until
+from real_runs import Case, Forks, wait_until
 from tiny_run import journal_lines, losses, tiny_config, tiny_store
 
 from transnormer.config.load import dump_config
 from transnormer.train import checkpoint
 
-_HERE = Path(__file__).parent
-
-
-def launch(*arguments: str | Path, slow: float = 0.0) -> subprocess.Popen[bytes]:
-    """The command in two processes, which need not be done with a step before `slow` seconds."""
-    path = os.pathsep.join(str(folder) for folder in (_HERE, _HERE.parents[1]))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    script = [str(_HERE / "command_with_fault.py"), json.dumps(["slow", {"seconds": slow}])]
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*torchrun, *script, *map(str, arguments)], env=environment, stderr=subprocess.DEVNULL)
+SLOW = ("slow", {"seconds": 0.1})
 
 
 @pytest.fixture
@@ -50,8 +41,16 @@ def require_same_curve(case: Case) -> None:
         assert line["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
 
 
+def wait_for_step(case: Case, step: int) -> None:
+    wait_until(lambda: (case.run / "journal.jsonl").is_file() and losses(case.run)[-1:] >= [(step, 0.0)], seconds=60)
+
+
 def test_two_processes_give_the_loss_curve_of_one(case: Case) -> None:
-    assert launch("train", case.recipe, "--out", case.run).wait(timeout=120) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    arguments = ["-m", "transnormer", "train", str(case.recipe), "--out", str(case.run)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*torchrun, *arguments], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
     result = json.loads((case.run / "result.json").read_text())
     assert result["processes"] == 2
     assert result["tokens"] == json.loads((case.undisturbed / "result.json").read_text())["tokens"]
@@ -59,22 +58,31 @@ def test_two_processes_give_the_loss_curve_of_one(case: Case) -> None:
 
 
 def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> None:
-    def journal_has(step: int) -> bool:
-        return (case.run / "journal.jsonl").is_file() and losses(case.run)[-1:] >= [(step, 0.0)]
-
-    two = launch("train", case.recipe, "--out", case.run, slow=0.2)
-    wait_until(lambda: journal_has(2), seconds=120)
-    two.send_signal(signal.SIGTERM)  # torchrun passes it on and waits for both
-    assert two.wait(timeout=60) != 0
+    ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, fault=SLOW)
+    wait_for_step(case, 2)
+    os.kill(ranks[1], signal.SIGTERM)  # a signal to any rank stops all of them after the same step
+    assert [case.forks.wait(pid) for pid in ranks] == [75, 75]
     newest = checkpoint.list_checkpoints(case.run / "checkpoints")[-1]
     stopped_after = checkpoint.verify(newest)["step"]
     assert stopped_after == losses(case.run)[-1][0]
 
-    two = launch("resume", case.run, slow=0.2)
-    wait_until(lambda: journal_has(stopped_after + 2), seconds=120)
-    os.kill(psutil.Process(two.pid).children()[1].pid, signal.SIGKILL)
-    assert two.wait(timeout=60) != 0
+    ranks = case.forks.start_ranks("resume", case.run, fault=SLOW)
+    wait_for_step(case, stopped_after + 2)
+    os.kill(ranks[1], signal.SIGKILL)
+    killed = time.monotonic()
+    assert case.forks.wait(ranks[1]) == -signal.SIGKILL
+    assert case.forks.wait(ranks[0]) != 0
+    assert time.monotonic() - killed < 30, "the survivor hung"
 
     assert case.resume() == 0, case.forks.output
     require_same_curve(case)
-    assert [line["step"] for line in journal_lines(case.run, "resumed")][0] == stopped_after
+    assert journal_lines(case.run, "resumed")[0]["step"] == stopped_after
+
+
+def test_an_error_on_the_main_process_ends_all(case: Case) -> None:
+    assert case.train() == 0
+    ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run)
+    assert [case.forks.wait(pid) for pid in ranks] == [2, 2]
+    ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run.parent / "new", "train.batch_size=1")
+    assert [case.forks.wait(pid) for pid in ranks] == [2, 2]
+    assert "train.batch_size" in case.forks.output

@@ -199,11 +199,13 @@ def test_a_bidirectional_preset_is_made_causal(configure):
     assert model.config.causal
 
 
-def test_assets_are_the_tokenizer(configure, tmp_path: Path):
-    folder = tmp_path / "final"
-    folder.mkdir()
-    CausalLM(configure()).save_assets(folder)
-    assert load_tokenizer(folder).decode([104, 105]) == "hi"
+def test_a_model_folder_holds_its_tokenizer(configure, tmp_path: Path):
+    task = CausalLM(configure())
+    task.build_model().save_pretrained(tmp_path / "final")
+    task.save_assets(tmp_path / "final")
+    tokenizer = load_tokenizer(tmp_path / "final")
+    assert tokenizer.encode("hi") == [104, 105]
+    assert tokenizer.eos_token_id == 257
 
 
 def test_data_that_cannot_be_trained_on(configure, byte_store: Path, bigram):

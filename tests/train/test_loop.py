@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 from pathlib import Path
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_run import STEPS, journal_lines, losses, tiny_config, weights_hash
 
 from transnormer.config.load import config_hash
-from transnormer.errors import CheckpointError, ConfigError, NonFiniteError, Preempted
+from transnormer.errors import CheckpointError, ConfigError, Preempted
 from transnormer.tasks.causal_lm import CausalLM
 from transnormer.train import checkpoint
 from transnormer.train.learner import Learner
@@ -32,25 +31,6 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIG
         return gradients(self, at, batch_index)
 
     monkeypatch.setattr(Learner, "gradients", interrupted)
-
-
-def poison(monkeypatch: pytest.MonkeyPatch, position: int, times: int) -> None:
-    """Make the loss NaN for batches that hold a sample position, so many times."""
-    train_batch, loss_sum = CausalLM.train_batch, CausalLM.loss_sum
-    left = [times]
-
-    def marked(self, positions):
-        return {**train_batch(self, positions), "poisoned": torch.tensor(position in positions)}
-
-    def poisoned(self, model, batch):
-        loss = loss_sum(self, model, batch)
-        if batch["poisoned"] and left[0] > 0:
-            left[0] -= 1
-            return loss * float("nan")
-        return loss
-
-    monkeypatch.setattr(CausalLM, "train_batch", marked)
-    monkeypatch.setattr(CausalLM, "loss_sum", poisoned)
 
 
 def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path) -> None:
@@ -246,95 +226,6 @@ def test_the_gradient_is_that_of_the_mean_over_targets(store: Path) -> None:
     assert gradients.loss == pytest.approx(mean.item(), rel=1e-6)
     for parameter, grad in zip(learner.model.parameters(), ours, strict=True):
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("position", [0, 28])
-def test_non_finite_loss_stops_before_the_update(position: int, store, undisturbed, tmp_path, monkeypatch) -> None:
-    poison(monkeypatch, position, times=1)
-    with pytest.raises(NonFiniteError, match=f"step {position // 4 + 1}") as stopped:
-        train(tiny_config(store), tmp_path / "run", show=False)
-    assert stopped.value.exit_code == 4
-    [event] = journal_lines(tmp_path / "run", "nonfinite")
-    assert event["step"] == position // 4 + 1
-    assert event["action"] == "stop"
-    for folder in checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"):
-        assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())
-        assert all(tensor.isfinite().all() for tensor in load_file(folder / "optimizer.safetensors").values())
-    resume(tmp_path / "run", show=False)  # the poison is gone: the same batch is finite now
-    assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
-    assert losses(tmp_path / "run") == losses(undisturbed)
-    assert journal_lines(tmp_path / "run", "nonfinite") == [event]
-
-
-def test_skip_leaves_out_the_update_and_gives_up_at_its_limit(store, undisturbed, tmp_path, monkeypatch) -> None:
-    config = tiny_config(store, train__nonfinite="skip", train__nonfinite_limit=2)
-    poison(monkeypatch, 17, times=1)
-    result = train(config, tmp_path / "run", show=False)
-    assert result["nonfinite"] == 1
-    steps = [step for step, _ in losses(tmp_path / "run")]
-    assert steps == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
-    assert losses(tmp_path / "run")[:4] == losses(undisturbed)[:4]
-    assert losses(tmp_path / "run")[4][1] != losses(undisturbed)[5][1]
-
-    monkeypatch.undo()
-    monkeypatch.setattr(CausalLM, "loss_sum", lambda self, model, batch: torch.tensor(math.nan, requires_grad=True))
-    with pytest.raises(NonFiniteError, match="number 3 of this run"):
-        train(config, tmp_path / "hopeless", show=False)
-    actions = [line["action"] for line in journal_lines(tmp_path / "hopeless", "nonfinite")]
-    assert actions == ["skip", "skip", "stop"]
-
-
-@pytest.mark.parametrize("position", [2, 17])
-def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, monkeypatch) -> None:
-    """The batch of step 1 is met before any checkpoint, that of step 5 after the one of step 3."""
-    config = tiny_config(store, train__nonfinite="rewind")
-    poison(monkeypatch, position, times=99)
-    train(config, tmp_path / "run", show=False)
-    monkeypatch.undo()
-    [event] = journal_lines(tmp_path / "run", "nonfinite")
-    assert event["batch"] == position // 4
-
-    micro_batches = Learner.micro_batches
-    monkeypatch.setattr(
-        Learner, "micro_batches", lambda self, index: micro_batches(self, index + (index >= position // 4))
-    )
-    train(config, tmp_path / "without", show=False)
-    assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "without")
-    assert losses(tmp_path / "run") == losses(tmp_path / "without")
-
-
-def corrupt_state_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Put a NaN into one weight after the update of a step, as a fault of the memory would."""
-    update = Learner.update
-    left = [1]
-
-    def corrupted(self, at):
-        update(self, at)
-        if at + 1 == step and left:
-            left.pop()
-            next(iter(self.optimizer.state.values()))["exp_avg"].view(-1)[0] = float("nan")
-
-    monkeypatch.setattr(Learner, "update", corrupted)
-
-
-@pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undisturbed, tmp_path, monkeypatch) -> None:
-    corrupt_state_once(monkeypatch, 6)
-    with pytest.raises(NonFiniteError, match="weights"):
-        train(tiny_config(store, train__nonfinite=policy), tmp_path / "run", show=False)
-    kept = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")
-    assert [path.name for path in kept] == ["step-00000003"]
-    resume(tmp_path / "run", show=False)
-    if policy == "stop":
-        assert losses(tmp_path / "run") == losses(undisturbed)
-        assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
-
-
-def test_rewind_recovers_from_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
-    corrupt_state_once(monkeypatch, 6)
-    result = train(tiny_config(store, train__nonfinite="rewind"), tmp_path / "run", show=False)
-    assert math.isfinite(result["metrics"]["loss"])
-    assert [step for step, _ in losses(tmp_path / "run")] == list(range(1, STEPS + 1))
 
 
 def test_evaluate_run_scores_each_kind_of_weights(undisturbed: Path) -> None:

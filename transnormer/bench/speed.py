@@ -84,6 +84,8 @@ def _measure(setting_name: str, method: str, length: int, device: torch.device) 
 def _build(setting: Setting, method: str, length: int) -> nn.Module:
     name = f"{method}-{setting.size}"
     shell = preset(name)
+    assert shell.intermediate_size is not None
+    assert shell.mixers is not None
     # Methods that replace attention and FFN at once have more, thinner layers: keep their ratio to a plain layer.
     layers = setting.num_hidden_layers * shell.num_hidden_layers // SIZES[setting.size]["num_hidden_layers"]
     overrides: dict[str, Any] = {

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from transnormer.cli.console import print_table, print_text
 from transnormer.errors import ConfigError
 
@@ -49,6 +47,8 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Versions, compared with what transnormer was installed to require."""
+    from packaging.requirements import Requirement
+
     try:
         required = {item.name: item.specifier for item in map(Requirement, requires("transnormer") or ())}
         yield Finding("transnormer", version("transnormer"))

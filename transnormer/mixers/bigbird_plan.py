@@ -77,6 +77,4 @@ def _tabulated_candidates(row: int, most: int, end: int) -> NDArray[np.int32]:
         return inner[row + 1 : end]
     if row >= most - 3 or row - 2 > end:
         return inner[:end]
-    if row + 1 == end:
-        return inner[: row - 2]
     return np.concatenate([inner[: row - 2], inner[row + 1 : end]])

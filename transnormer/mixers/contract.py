@@ -17,7 +17,8 @@ from transnormer.errors import ConfigError
 from transnormer.mixers.packing import Packing
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
-# `memory` (a recurrent state), or `keys` and `values` [B, L, H, D], right-aligned: the newest real token is last.
+# `memory` (a recurrent state), or `keys` and `values` [B, L, H, D], right-aligned: the newest real token is last, or
+# both. Keys and values may differ in H and D.
 State = dict[str, Tensor]
 
 

@@ -89,13 +89,14 @@ class Flash(GatedUnit):
         length, chunk = q.shape[1], min(self.chunk_size, q.shape[1])
         near_q, far_q, near_k, far_k, v = (_in_chunks(x, chunk) for x in (*q.unbind(2), *k.unbind(2), v))
         weights = squared_relu(near_q @ near_k.mT, self.chunk_size, self.bias.square(chunk, q.device))
-        sums = (far_k.mT @ v).to(accumulation_dtype(v.dtype)) / self.chunk_size  # [B, N, S, E]
+        dtype = accumulation_dtype(v.dtype)
         if self.causal:
             weights = weights.tril()
-            memory = F.pad(sums[:, :-1].cumsum(dim=1), (0, 0, 0, 0, 1, 0))
+            sums = (far_k[:, :-1].mT @ v[:, :-1]).to(dtype).cumsum(dim=1)  # [B, N - 1, S, E]
+            memory = F.pad(sums, (0, 0, 0, 0, 1, 0))
         else:
-            memory = sums.sum(dim=1, keepdim=True)
-        out = weights.to(v.dtype) @ v + far_q @ memory.to(v.dtype)
+            memory = (far_k.flatten(1, 2).mT @ v.flatten(1, 2)).to(dtype).unsqueeze(1)
+        out = weights.to(v.dtype) @ v + far_q @ (memory / self.chunk_size).to(v.dtype)
         return out.flatten(1, 2)[:, :length]
 
     def _continue(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, state: State) -> Tensor:
@@ -105,7 +106,7 @@ class Flash(GatedUnit):
         distances = positions[:, :, None] - key_positions[:, None, :]  # [B, T, L + T]
         chunks_apart = positions[:, :, None] // self.chunk_size - key_positions[:, None, :] // self.chunk_size
         near_scores, far_scores = ((q[:, :, i] @ keys[:, :, i].mT) for i in range(2))
-        near = squared_relu(near_scores, self.chunk_size, self.bias(distances))
+        near = squared_relu(near_scores, self.chunk_size, self.bias.behind(distances, self.chunk_size))
         weights = torch.where((chunks_apart == 0) & (distances >= 0), near, 0)
         # Chunks that were complete before these tokens are in the memory already.
         unfolded = key_positions >= self._chunk_start(state["length"])[:, None]

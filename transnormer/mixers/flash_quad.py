@@ -86,5 +86,6 @@ class FlashQuad(GatedUnit):
         """New queries against the whole cache, whose slots before position 0 are empty."""
         distances = positions[:, :, None] - key_positions[:, None, :]
         visible = (distances >= 0) & (key_positions >= 0)[:, None, :]
-        weights = squared_relu(q.squeeze(2) @ keys.squeeze(2).mT, self.max_length, self.bias(distances))
+        bias = self.bias.behind(distances, keys.shape[1])
+        weights = squared_relu(q.squeeze(2) @ keys.squeeze(2).mT, self.max_length, bias)
         return torch.where(visible, weights, 0).to(values.dtype) @ values.squeeze(2)

@@ -37,17 +37,21 @@ class DistanceBias(nn.Module):
             nn.init.normal_(parameter, std=_STD)
 
     def forward(self, distances: Tensor) -> Tensor:
-        """The bias at integer distances of any shape."""
+        """The bias at integer distances [N]."""
         near = self.table[(distances + self.max_length - 1).clamp(0, 2 * self.max_length - 2)]
         rates = rotary_rates(self.far_query.shape[0]).to(self.far_query)
-        query = rotate(self.far_query.expand(*distances.shape, 1, -1), distances[..., None] * rates)
-        return torch.where(distances.abs() < self.max_length, near, (query * self.far_key).sum(dim=-1).squeeze(-1))
+        query = rotate(self.far_query.expand(len(distances), 1, -1), distances[:, None] * rates).squeeze(1)  # [N, S]
+        return torch.where(distances.abs() < self.max_length, near, (query * self.far_key).sum(dim=-1))
+
+    def behind(self, distances: Tensor, limit: int) -> Tensor:
+        """The bias at distances from 0 to limit - 1, each computed once; beyond them the nearest of these."""
+        return self(torch.arange(limit, device=distances.device))[distances.clamp(0, limit - 1)]
 
     def square(self, length: int, device: torch.device) -> Tensor:
         """The bias between all pairs of `length` tokens: [length, length]."""
-        steps = torch.arange(length, device=device)
-        by_distance = self(torch.arange(1 - length, length, device=device))
-        return by_distance[steps[:, None] - steps + length - 1]
+        by_distance = self(torch.arange(length - 1, -length, -1, device=device))
+        # Row i runs from distance i down to i + 1 - length: a window that moves by one, whose gradient needs no sort.
+        return by_distance.unfold(0, length, 1).flip(0)
 
 
 def squared_relu(scores: Tensor, scale: int, bias: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
+from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits
 from transnormer.mixers.precision import widened, without_autocast
 from transnormer.mixers.registry import register
@@ -41,6 +42,8 @@ class KernelizedAttention(AttentionMixer):
         self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, dropout: float = 0.0
     ) -> None:
         super().__init__(hidden_size, num_heads, causal, max_length)
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"kernelized: dropout must lie in [0, 1), got {dropout}")
         self.dropout = dropout
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.contract import Mixer, State, Traits, real_tokens
+from transnormer.mixers.contract import Mixer, State, Traits, XavierLinear, real_tokens
 from transnormer.mixers.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import token_positions
@@ -20,6 +20,13 @@ from transnormer.ops.shapes import accumulation_dtype, zero_padding
 # A token sees itself only when it sees nothing else, and what is hidden less than that: both weights round to zero.
 _SELF, _HIDDEN = -1e5, -1e9
 _EPSILON = 1e-6
+
+
+class _UnbiasedProjection(nn.Linear):
+    """The projection to queries and keys, or to values: it starts as those of the other mixers do."""
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight, gain=2**-0.5)
 
 
 @register("reformer")
@@ -32,12 +39,13 @@ class ReformerAttention(Mixer):
     tokens this is dense attention.
 
     Causal, the paper's chunks leak: where a chunk begins depends on how many tokens, later ones too, fall into smaller
-    buckets, and hiding later tokens after that does not help: an earlier token still sees others of the earlier ones.
-    No choice of masks mends it. Here each bucket is cut by itself, from its first token on, and a token attends to its
-    chunk and the one before in its own bucket: the last c to 2c - 1 earlier tokens of the bucket. That is causal bit
-    for bit. It never looks across buckets, and it hashes short texts too, since how a token is mixed must not depend
-    on what follows. For the same reason the number of buckets follows `max_length`, not the text at hand. Decoding
-    keeps all keys; new tokens behind a cache cost their number times the length of the text.
+    buckets. Hiding later tokens from the scores does not mend it, since they have decided by then which of the earlier
+    tokens share a chunk. So that form is not offered. Here each bucket is cut by itself, from its first token on, and a
+    token attends to its chunk and the one before in its own bucket: the last c to 2c - 1 earlier tokens of the bucket,
+    or all while there are fewer. That is causal bit for bit. It never looks across buckets, and it hashes short texts
+    too, since how a token is mixed must not depend on what follows. For the same reason the number of buckets follows
+    `max_length`, not the text at hand. Decoding keeps all keys; new tokens behind a cache cost their number times the
+    length of the text.
 
     Rotations are drawn when the layer is built, from `seed` (None: from torch's generator, as the weights are), and
     saved with it. `redraw` takes new ones in each training step, as the paper does; evaluation always uses the saved
@@ -93,17 +101,13 @@ class ReformerAttention(Mixer):
         self.seed = seed
         self.redraw = redraw
         self.skyformer_compat = skyformer_compat
-        self.qk_proj = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.o_proj = nn.Linear(hidden_size, hidden_size)
+        self.qk_proj = _UnbiasedProjection(hidden_size, hidden_size, bias=False)
+        self.v_proj = _UnbiasedProjection(hidden_size, hidden_size, bias=False)
+        self.o_proj = XavierLinear(hidden_size, hidden_size, zero_bias=True)
         self.register_buffer("rotations", torch.empty(num_heads, self.head_dim, num_hashes, sum(factors) // 2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for projection in (self.qk_proj, self.v_proj):
-            nn.init.xavier_uniform_(projection.weight, gain=2**-0.5)
-        nn.init.xavier_uniform_(self.o_proj.weight)
-        nn.init.zeros_(self.o_proj.bias)
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator, device="cpu"))
 

@@ -1,8 +1,8 @@
 """`AutoModel.from_pretrained` knows our models after `import transnormer`, at no cost before transformers is used.
 
 transformers builds its Auto tables when `configuration_auto` and `modeling_auto` are first imported, which takes
-seconds and needs torch. Instead of importing them, we enter our classes at the moment somebody else does. For this to work no
-file of this folder may import `modeling_auto` (nor `transformers.modeling_layers`, which does) while it is loading.
+seconds and needs torch. Instead of importing them, we enter our classes at the moment somebody else does. For this to
+work no file of this folder may import `modeling_auto` (nor `transformers.modeling_layers`, which does) while it loads.
 """
 
 from __future__ import annotations

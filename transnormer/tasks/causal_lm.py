@@ -20,11 +20,10 @@ class CausalLM(TokenWindowTask):
     bits_per_byte    loss in bits per byte of the source text
     accuracy         share of tokens predicted exactly
 
-    A store of bare ids, without text, has no bytes and no words to count, and so only the first and the last.
-
     Every token of a split but its first is a target exactly once. The targets' bytes and words are the split's, times
-    the share of its tokens that were targets: exact for bytes and words as tokens; for BPE, and there only where
-    `eval_windows` cuts the evaluation short, an estimate.
+    the share of its tokens that were targets: exact where each token is one byte or one word, otherwise an estimate,
+    which matters only when `eval_windows` cuts the evaluation short. A store of bare ids, without text, has neither
+    bytes nor words, and no scores per byte and per word.
     """
 
     name = "causal_lm"

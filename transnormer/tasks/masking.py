@@ -31,12 +31,13 @@ class Masking:
         self.marks = [mark for mark in (tokenizer.cls_token_id, tokenizer.sep_token_id) if mark is not None]
         self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), added)
         # An unknown word is a word of the text, however it is written.
-        self.special_ids = np.setdiff1d(added, [tokenizer.unk_token_id] if tokenizer.unk_token_id is not None else [])
+        special = [number for number in added if number != tokenizer.unk_token_id]
+        self.is_special = np.isin(np.arange(len(tokenizer)), special)
 
     def __call__(self, window: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of a window between its marks; targets are IGNORED where nothing was chosen."""
         ids = np.concatenate([self.marks[:1], window, self.marks[1:]]).astype(np.int64)
-        candidates = np.flatnonzero(~np.isin(ids, self.special_ids))
+        candidates = np.flatnonzero(~self.is_special[ids])
         # The fraction is rounded at random, so that it is 15 % on average at any length; a lone token is always chosen.
         count = min(len(candidates), max(1, int(SHARE * len(candidates) + rng.random())))
         chosen = rng.choice(candidates, size=count, replace=False)
@@ -45,5 +46,5 @@ class Masking:
         fate = rng.random(count)
         inputs[chosen[fate < TO_MASK]] = self.mask_id
         to_random = chosen[(fate >= TO_MASK) & (fate < TO_MASK + TO_RANDOM)]
-        inputs[to_random] = rng.choice(self.ordinary_ids, size=len(to_random))
+        inputs[to_random] = self.ordinary_ids[rng.integers(len(self.ordinary_ids), size=len(to_random))]
         return inputs, targets

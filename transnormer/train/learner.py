@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
@@ -134,8 +135,8 @@ class Learner:
     def load_model(self, folder: Path) -> None:
         """Take the weights of a verified folder."""
         try:
-            load_model(self.model, folder / WEIGHTS, device=str(self.ranks.device))
-        except (RuntimeError, FileNotFoundError) as error:
+            load_model(self.model, folder / WEIGHTS)
+        except (RuntimeError, FileNotFoundError, SafetensorError) as error:
             raise CheckpointError(f"{folder} does not fit this model: {error}") from error
 
     def load(self, folder: Path) -> None:

@@ -5,6 +5,7 @@ The XNorm that follows lives in the mixer: it runs over the joined heads, which 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -51,6 +52,8 @@ def norm_attention(
             attend = bidirectional_attention
         else:
             attend = attention_step if q.shape[1] == 1 else causal_attention
-        out, new_state = attend(q, k, v, state)
+        # Autocast would round the float32 sums back to half precision.
+        with torch.autocast(q.device.type, enabled=False):
+            out, new_state = attend(q, k, v, state)
         out = zero_padding(out, mask)
     return (out, new_state) if return_state else out

@@ -1,8 +1,8 @@
 """NormAttention in Triton: φ on load, a float32 state in registers, any number of heads, any length.
 
 Time is cut into P parts so that B·H·P programs fill the GPU: one part where there are many heads, several where there
-are few. With one part, forward moves 4 tensors and backward 7. The backward walks the chunks in reverse and *undoes* the
-state, S before a chunk = S after it − kᵀv, which works because nothing decays: no state per chunk is ever stored.
+are few. With one part, forward moves 4 tensors and backward 7. The backward walks the chunks in reverse and *undoes*
+the state, S before a chunk = S after it − kᵀv, which works because nothing decays: no state per chunk is ever stored.
 
 Results that live in registers are never transposed (Triton 3.4 to 3.7.0 miscompiles that on Hopper): where a product
 needs Sᵀ or dSᵀ, the transpose is accumulated as a state of its own.

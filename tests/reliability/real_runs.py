@@ -1,0 +1,116 @@
+"""Real `transnormer` processes that tests can start, signal and kill, and what a run must look like afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiny_run import losses, weights_hash
+
+_HERE = Path(__file__).parent
+Fault = tuple[str, dict[str, Any]]
+
+
+class Forks:
+    """The fork server, seen from the tests."""
+
+    def __init__(self, logs: Path) -> None:
+        path = os.pathsep.join(str(folder) for folder in (_HERE, _HERE.parent, _HERE.parent.parent))
+        self._log = logs / "log.txt"
+        self._server = subprocess.Popen(
+            [sys.executable, str(_HERE / "fork_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+
+    def start(
+        self, *arguments: str | Path, fault: Fault | None = None, environment: dict[str, str] | None = None
+    ) -> int:
+        """Start a command and return its pid."""
+        self._log.unlink(missing_ok=True)
+        words = [str(argument) for argument in arguments]
+        return self._ask({"arguments": words, "log": str(self._log), "fault": fault, "environment": environment or {}})
+
+    def start_ranks(self, *arguments: str | Path, fault: Fault | None = None) -> list[int]:
+        """Start a command as the two ranks of one run, as torchrun does, and return their pids."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+        return [self.start(*arguments, fault=fault, environment=environment) for environment in ranks]
+
+    def wait(self, pid: int) -> int:
+        """The exit code of a command, -n if signal n ended it."""
+        return self._ask({"wait": pid})
+
+    def run(self, *arguments: str | Path, fault: Fault | None = None) -> int:
+        """Run a command to its end."""
+        return self.wait(self.start(*arguments, fault=fault))
+
+    @property
+    def output(self) -> str:
+        """What the last command printed."""
+        return self._log.read_text()
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=30)
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe, the undisturbed run of it, and a folder for a run that will be disturbed."""
+
+    forks: Forks
+    recipe: Path
+    undisturbed: Path
+    run: Path
+
+    def train(self, fault: Fault | None = None) -> int:
+        return self.forks.run("train", self.recipe, "--out", self.run, fault=fault)
+
+    def resume(self, fault: Fault | None = None) -> int:
+        return self.forks.run("resume", self.run, fault=fault)
+
+    def require_equal_end(self) -> None:
+        """The run has ended as if nothing had happened: weights, every logged loss, no debris."""
+        assert weights_hash(self.run) == weights_hash(self.undisturbed)
+        assert losses(self.run) == losses(self.undisturbed)
+        assert [path for path in self.run.rglob("*") if path.name.startswith(".tmp-")] == []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
+def fingerprint(run: Path) -> dict[str, str]:
+    """Every file of a run with a hash of its content."""
+    return {
+        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.rglob("*"))
+        if path.is_file()
+    }
