@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-VERBS = ["train", "resume", "eval", "generate", "data", "list", "explain", "doctor", "export"]
-COMMANDS = [[verb] for verb in VERBS if verb != "data"] + [["data", verb] for verb in ("prepare", "verify", "info")]
+GROUPS = {"data": ["prepare", "verify", "info"], "bench": ["ops", "speed"]}
+VERBS = ["demo", "train", "resume", "eval", "generate", "list", "explain", "doctor", "export", "report", *GROUPS]
+COMMANDS = [[verb] for verb in VERBS if verb not in GROUPS] + [[group, v] for group in GROUPS for v in GROUPS[group]]
 
 # Run the command in a fresh process, then say which of the heavy packages it imported.
 PROBE = """

@@ -99,7 +99,9 @@ def test_half_precision_accumulates_in_float32(dtype, autocast, causal):
     ones = torch.ones(1, length, 1, 1, dtype=dtype)
     with torch.autocast("cpu", dtype=dtype, enabled=autocast):
         _, state = norm_attention(ones, ones, ones, causal=causal, feature_map="identity", return_state=True)
-        _, state = norm_attention(*[ones[:, :1]] * 3, causal=True, feature_map="identity", state=state, return_state=True)
+        _, state = norm_attention(
+            *[ones[:, :1]] * 3, causal=True, feature_map="identity", state=state, return_state=True
+        )
     assert state.dtype == torch.float32
     assert state.item() == length + 1
     assert norm_attention(ones, ones, ones, causal=causal, feature_map="identity")[0, -1].item() == 4096

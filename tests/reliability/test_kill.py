@@ -11,6 +11,8 @@ from pathlib import Path
 from real_runs import Case, Forks, wait_until
 from tiny_run import journal_lines
 
+from transnormer.train import checkpoint
+
 SAVE = 6  # this checkpoint follows an evaluation, is the best so far, and lets that of step 3 be pruned
 
 
@@ -35,6 +37,8 @@ def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -
             {"run": str(one.run), "step": SAVE, "number": number, "signals": [signal.SIGKILL]},
         )
         assert one.train(fault) == -signal.SIGKILL, listed[number]
+        for folder in checkpoint.list_checkpoints(one.run / "checkpoints"):
+            checkpoint.verify(folder)  # at every moment, what is called a checkpoint is a whole one
         for half in (one.run / "checkpoints").glob(".tmp-step-*/*"):  # as if killed in the middle of writing each file
             os.truncate(half, half.stat().st_size // 2)
         assert one.resume() == 0, f"{listed[number]}: {one.forks.output}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from real_runs import Case, wait_until
-from tiny_run import losses
+from tiny_run import journal_lines, losses
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -23,8 +23,10 @@ def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
     assert case.forks.wait(pid) == 75
     assert time.monotonic() - sent < 5
     assert "transnormer resume" in case.forks.output
+    stopped_after = losses(case.run)[-1][0]
     assert case.resume() == 0, case.forks.output
     case.require_equal_end()
+    assert journal_lines(case.run, "resumed")[0]["step"] == stopped_after
 
 
 def losses_so_far(run: Path) -> list[bytes]:

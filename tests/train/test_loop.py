@@ -104,8 +104,10 @@ def test_resume_after_any_step_is_bit_exact(
     with pytest.raises(Preempted, match=f"after step {step}") as stopped:
         train(tiny_config(store), tmp_path / "run", show=False)
     assert stopped.value.exit_code == 75
+    assert checkpoint.verify(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])["step"] == step
     monkeypatch.undo()
     resume(tmp_path / "run", show=False)
+    assert [line["step"] for line in journal_lines(tmp_path / "run", "resumed")] == [step]
     assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
     assert losses(tmp_path / "run") == losses(undisturbed)
     evaluations = [[line["step"], line["metrics"]] for line in journal_lines(tmp_path / "run", "eval")]

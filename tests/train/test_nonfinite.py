@@ -123,3 +123,19 @@ def test_rewind_recovers_from_non_finite_state(store: Path, tmp_path: Path, monk
     result = train(tiny_config(store, train__nonfinite="rewind"), tmp_path / "run", show=False)
     assert math.isfinite(result["metrics"]["loss"])
     assert [step for step, _ in losses(tmp_path / "run")] == list(range(1, STEPS + 1))
+
+
+def test_rewind_sets_aside_a_checkpoint_that_broke_meanwhile(store: Path, tmp_path: Path, monkeypatch) -> None:
+    poison(monkeypatch, 28, times=1)
+    train_batch = CausalLM.train_batch
+
+    def damage(self, positions):
+        weights = tmp_path / "run" / "checkpoints" / "step-00000006" / "model.safetensors"
+        if weights.is_file():
+            weights.write_bytes(weights.read_bytes()[:-1])
+        return train_batch(self, positions)
+
+    monkeypatch.setattr(CausalLM, "train_batch", damage)
+    train(tiny_config(store, train__nonfinite="rewind"), tmp_path / "run", show=False)
+    assert "step-00000006" in journal_lines(tmp_path / "run", "quarantined")[0]["text"]
+    assert [step for step, _ in losses(tmp_path / "run")] == list(range(1, STEPS + 1))

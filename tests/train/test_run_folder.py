@@ -11,6 +11,7 @@ import pytest
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
+from transnormer.train.durable import write_json
 from transnormer.train.run_folder import RunFolder
 
 
@@ -118,3 +119,10 @@ def test_tidy_removes_leftovers_and_nothing_else(folder: RunFolder) -> None:
         "environment.json",
         "lock",
     ]
+
+
+def test_result_reads_back_as_numbers(folder: RunFolder) -> None:
+    assert folder.read_result() is None
+    result = {"steps": 1, "metrics": {"perplexity": float("inf"), "loss": 1.5}, "best": None}
+    write_json(folder.result_file, result)
+    assert folder.read_result() == result

@@ -9,27 +9,30 @@ from typing import Annotated
 import typer
 
 from transnormer import __version__
-from transnormer.cli import data
+from transnormer.cli import bench, data
 from transnormer.cli.console import print_error
+from transnormer.cli.demo import demo
 from transnormer.cli.doctor import doctor
 from transnormer.cli.eval import evaluate
 from transnormer.cli.explain import explain
 from transnormer.cli.export import export
 from transnormer.cli.generate import generate
 from transnormer.cli.list import show_list
+from transnormer.cli.report import report
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.errors import TransNormerError
 
 app = typer.Typer(
     name="transnormer",
-    help="Train, evaluate and run TransNormer models. Start with: transnormer train demo --out run",
+    help="Train, evaluate and run TransNormer models. Start with: transnormer demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo)
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)
@@ -39,6 +42,8 @@ app.command("list")(show_list)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("export")(export)
+app.command("report")(report)
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

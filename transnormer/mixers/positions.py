@@ -68,7 +68,7 @@ class Rotation(nn.Module):
             return q, k
         if self.kind == "lrpe":
             q, k = self._reflect(q), self._reflect(k)
-            rates = self.theta
+            rates: Tensor = self.theta
         else:
             rates = rotary_rates(self.head_dim).to(q.device)
         # Positions reach tens of thousands: their angles need float32 even where the model computes in bfloat16.

@@ -1,6 +1,6 @@
 """The README's table of results, generated from the files in results/ between two markers.
 
-    python -m transnormer.report.readme README.md results
+python -m transnormer.report.readme README.md results
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 
 
-class BrokenCheckpoint(CheckpointError):  # noqa: N818 (a checkpoint is what is broken, the error says so)
+class BrokenCheckpoint(CheckpointError):
     """A folder whose content is not what its manifest recorded."""
 
 

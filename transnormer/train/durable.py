@@ -61,6 +61,11 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_strict(value), indent=indent, allow_nan=False)
 
 
+def read_floats(values: dict[str, Any]) -> dict[str, float]:
+    """Numbers that `to_json` wrote, the non-finite ones among them."""
+    return {name: float(value) for name, value in values.items()}
+
+
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

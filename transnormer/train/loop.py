@@ -14,6 +14,7 @@ from typing import Any
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
+from transnormer.train.checkpoint import Quarantined
 from transnormer.train.guards import EvaluationInterrupted, StopSignals
 from transnormer.train.learner import Gradients, Learner
 from transnormer.train.outcome import write_result
@@ -69,8 +70,7 @@ def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
             loop = Loop(folder, learner, recorder, state)
             if stale_holder:
                 recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
-            for item in quarantined:
-                recorder.event("quarantined", f"moved to {item.path}: {item.reason}")
+            loop.note_quarantined(quarantined)
             recorder.event("resumed", f"resumed after step {state.step}", step=state.step)
             return _finish(loop)
 
@@ -219,9 +219,15 @@ class Loop:
         if action == "skip":
             state.step += 1
             return
-        restored, _ = restore(self.folder, self.learner)
+        restored, quarantined = restore(self.folder, self.learner)
         restored.nonfinite, restored.excluded = state.nonfinite, [*state.excluded, batch]
         self._stand_at(restored)
+        self.note_quarantined(quarantined)
+
+    def note_quarantined(self, quarantined: list[Quarantined]) -> None:
+        """Say which checkpoints were found broken, and why."""
+        for item in quarantined:
+            self.recorder.event("quarantined", f"moved to {item.path}: {item.reason}")
 
     def _stand_at(self, state: RunState) -> None:
         """Begin, or begin again, after `state.step` steps."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from transnormer.config.load import config_hash
+from transnormer.environment import hardware, source_commit, versions
 from transnormer.train.durable import write_json
-from transnormer.train.environment import hardware, source_commit, versions
 from transnormer.train.learner import Learner, count_parameters
 from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState

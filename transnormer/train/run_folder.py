@@ -14,9 +14,17 @@ from typing import Any
 
 from transnormer.config.load import dump_config, load_config
 from transnormer.config.schema import RunConfig
-from transnormer.errors import ConfigError, RunInUseError
-from transnormer.train.durable import TEMPORARY, disk_errors, remove_leftovers, sync, write_json, write_text
-from transnormer.train.environment import describe_environment
+from transnormer.environment import describe_environment
+from transnormer.errors import ConfigError, DiskError, RunInUseError
+from transnormer.train.durable import (
+    TEMPORARY,
+    disk_errors,
+    read_floats,
+    remove_leftovers,
+    sync,
+    write_json,
+    write_text,
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,12 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The outcome of a finished run, None for any other."""
-        return json.loads(self.result_file.read_text()) if self.result_file.is_file() else None
+        if not self.result_file.is_file():
+            return None
+        result = json.loads(self.result_file.read_text())
+        for scored in filter(None, (result, result["best"])):
+            scored["metrics"] = read_floats(scored["metrics"])
+        return result
 
     @contextmanager
     def lock(self) -> Iterator[str | None]:
@@ -157,6 +170,10 @@ class RunFolder:
                 f"{self.path} is being written by {holder or 'another process'}",
                 hint="wait for it to end, stop it, or choose another --out",
             ) from None
+        except OSError as error:
+            raise DiskError(
+                f"cannot lock {self.lock_file}: {error.strerror}", hint="choose an --out on a disk that supports flock"
+            ) from error
         return holder
 
     def _require_empty(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transnormer.train.durable import write_json
+from transnormer.train.durable import read_floats, write_json
 
 
 @dataclass
@@ -71,12 +71,7 @@ class RunState:
         config = values.pop("config")
         best = values.pop("best")
         state = cls(**values, best=Best(**best) if best else None)
-        state.metrics = _floats(state.metrics)
+        state.metrics = read_floats(state.metrics)
         if state.best:
-            state.best.metrics = _floats(state.best.metrics)
+            state.best.metrics = read_floats(state.best.metrics)
         return state, config
-
-
-def _floats(metrics: dict[str, Any]) -> dict[str, float]:
-    """Metrics as stored: infinities and NaN are strings in strict JSON."""
-    return {name: float(value) for name, value in metrics.items()}

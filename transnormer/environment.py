@@ -15,7 +15,7 @@ import torch
 from transnormer import __version__
 
 _PACKAGES = ("torch", "triton", "transformers", "accelerate", "safetensors", "tokenizers", "numpy")
-_SOURCE = Path(__file__).resolve().parent.parent
+_SOURCE = Path(__file__).resolve().parent
 
 
 def describe_environment() -> dict[str, Any]:
@@ -48,10 +48,13 @@ def hardware() -> dict[str, Any]:
 
 
 def source_commit() -> str | None:
-    """The git commit of this package's source, '-dirty' if edited since; None where it is not a git checkout."""
+    """The git commit of this package's source, '-dirty' if edited since.
+
+    Where the source is a copy without its repository, TRANSNORMER_COMMIT names it; else None.
+    """
     # An installed package may lie inside somebody else's repository: only one that tracks this file counts.
     if _git("ls-files", "--error-unmatch", "errors.py") is None:
-        return None
+        return os.environ.get("TRANSNORMER_COMMIT")
     commit = _git("rev-parse", "HEAD")
     return f"{commit}-dirty" if commit and _git("status", "--porcelain", "--untracked-files=no") else commit
 
