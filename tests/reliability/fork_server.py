@@ -4,14 +4,16 @@ Importing torch and transformers takes seconds; a fork of a process that has the
 stopped and starved of disk like any other. Requests and replies are JSON lines:
 
     {"arguments": ["train", ...], "log": path, "fault": [name, {option: value}] | null, "environment": {}}  ->  pid
-    {"wait": pid}                                                              ->  exit code, -n for signal n
+    {"wait": pid}                                       ->  exit code, -n if signal n ended it, HUNG after two minutes
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 import faults
@@ -22,18 +24,31 @@ import transnormer.tasks.masked_lm
 import transnormer.train.loop  # noqa: F401 (imported for the forks)
 from transnormer.cli.app import main as command
 
+HUNG = 1000  # no exit code is that large
+
 
 def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            reply(os.waitstatus_to_exitcode(status))
+            reply(wait(request["wait"]))
             continue
         pid = os.fork()
         if pid == 0:
             run(**request)
         reply(pid)
+
+
+def wait(pid: int) -> int:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return HUNG
 
 
 def reply(number: int) -> None:

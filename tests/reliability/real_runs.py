@@ -53,7 +53,9 @@ class Forks:
 
     def wait(self, pid: int) -> int:
         """The exit code of a command, -n if signal n ended it."""
-        return self._ask({"wait": pid})
+        code = self._ask({"wait": pid})
+        assert code < 1000, "the command hung"
+        return code
 
     def run(self, *arguments: str | Path, fault: Fault | None = None) -> int:
         """Run a command to its end."""

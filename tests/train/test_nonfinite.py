@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,22 @@ def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undistu
     if policy == "stop":
         assert losses(tmp_path / "run") == losses(undisturbed)
         assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+
+
+def test_a_signal_does_not_save_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
+    corrupt_state_once(monkeypatch, 5)
+    corrupted = Learner.update
+
+    def interrupted(self, at):
+        corrupted(self, at)
+        if at + 1 == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Learner, "update", interrupted)
+    with pytest.raises(NonFiniteError):
+        train(tiny_config(store), tmp_path / "run", show=False)
+    kept = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert [path.name for path in kept] == ["step-00000003"]
 
 
 def test_rewind_recovers_from_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:

@@ -24,7 +24,7 @@ def demo(
 
     Example: transnormer demo --out demo
     """
-    from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_page
+    from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_page, write_demo_record
     from transnormer.generate.load import load_writer
     from transnormer.generate.stream import stream_text
 
@@ -40,4 +40,5 @@ def demo(
         sys.stdout.flush()
     page = out / "index.html"
     write_demo_page(twins, sample, page)
+    write_demo_record(twins, out / "demo.json")
     print_text(f"\n\npage written to {page}; continue with: transnormer generate {twins[0].folder} --prompt 'class '")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,13 +80,29 @@ def measure_state(model_folder: Path) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def write_demo_record(twins: Sequence[Twin], path: Path) -> None:
+    """The table as a JSON file, with what it was made on; the README's table is generated from it."""
+    from transnormer.environment import describe_environment
+
+    record = {
+        "columns": COLUMNS,
+        "rows": [twin.row() for twin in twins],
+        "tokens": twins[0].result["tokens"],
+        "protocol": twins[0].result["protocol"],
+        "runs": {twin.name: twin.result for twin in twins},
+        "environment": describe_environment(),
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
 def write_demo_page(twins: Sequence[Twin], sample: str, path: Path) -> None:
     """The page of the demo: the table, the loss curves of both models, and what T2 wrote."""
     result = twins[0].result
     page = Page(
         title="TransNormer demo",
         lead=f"A tiny TransNormer (T2) and a vanilla transformer of the same size, {result['tokens']:,} tokens of "
-        "Python source each, trained one after the other on this machine.",
+        "Python source each, trained one after the other on this machine. Both use the recipe `demo`, whose learning "
+        "rate was chosen on T2.",
         sections=[
             Section(
                 "Side by side",

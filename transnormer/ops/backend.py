@@ -52,13 +52,20 @@ def choose(op: str, requested: str | None, device: torch.device | str, **call: o
     device_type = torch.device(device).type
     if wanted == "auto" and device_type != "cuda":
         return Choice(op, "torch", f"tensors are on {device_type}; Triton kernels serve CUDA")
-    kernel = kernel_of(op)
-    problem = "this op has no Triton kernel" if kernel is None else kernel.why_not(device=device_type, **call)
+    problem = _problem(op, device_type, call)
     if problem is None:
         return Choice(op, "triton", "asked for" if wanted == "triton" else "CUDA tensors that the kernel can serve")
     if wanted == "triton":
         raise ConfigError(f"{op}: backend 'triton' cannot run: {problem}", "use backend='auto' or 'torch'")
     return Choice(op, "torch", problem)
+
+
+def _problem(op: str, device_type: str, call: dict[str, object]) -> str | None:
+    """Why the Triton kernel of an op cannot serve a call, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    kernel = kernel_of(op)
+    return "this op has no Triton kernel" if kernel is None else kernel.why_not(device=device_type, **call)
 
 
 def explain(op: str, device: torch.device | str = "cpu", backend: str | None = None, **call: object) -> Choice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 import torch
@@ -18,8 +17,6 @@ def interpreting() -> bool:
 
 def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim: int) -> str | None:
     """Why no kernel can run on these tensors, or None. Without tensors only the machine is looked at."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
     if device != "cuda" and not interpreting():
         return f"tensors are on {device}; set TRITON_INTERPRET=1 before the start to interpret kernels on a CPU"
     for x in (q, v):

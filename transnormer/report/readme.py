@@ -48,7 +48,7 @@ def _growth(results: Path) -> str | None:
     lengths = record["settings"]["lengths"]
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
-        f"**Linear in the length**: cost of forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
+        f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
         f"(`transnormer bench ops`):\n\n{_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
@@ -60,12 +60,11 @@ def _speed(results: Path) -> str | None:
         assert record is not None
         settings, hardware = record["settings"], record["environment"]["hardware"]
         where = hardware["gpus"][0] if settings["device"] == "cuda" else hardware["cpu"]
+        shape = f"{settings['num_hidden_layers']} layers × {settings['hidden_size']}"
+        heads = f"{settings['num_attention_heads']} heads, blocks of {settings['block_size']}"
+        title = f"**Speed, setting `{settings['setting']}`** ({where}, batch {settings['batch']}, {shape}, {heads}, "
         table = path.with_suffix(".md").read_text(encoding="utf-8").strip()
-        parts.append(
-            f"**Speed, setting `{settings['setting']}`** ({where}, batch {settings['batch']}, "
-            f"{settings['num_hidden_layers']} layers × {settings['hidden_size']}, {settings['num_attention_heads']} heads, "
-            f"blocks of {settings['block_size']}, {settings['precision']}):\n\n{table}\n"
-        )
+        parts.append(f"{title}{settings['precision']}):\n\n{table}\n")
     return "\n".join(parts) or None
 
 

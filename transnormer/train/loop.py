@@ -121,12 +121,10 @@ class Loop:
 
     def at_boundary(self) -> None:
         """Between two steps: evaluate and save where due, and stop if a signal asked for it."""
-        if (self.evaluation_due or self.save_due) and not self.learner.is_finite():
-            self.on_nonfinite(self.state.last_batch, None)
-        if self.evaluation_due and not self.stopping:
+        if self.evaluation_due and not self.stopping and self.check_weights():
             self.evaluate()
         stopping = self.stopping
-        if stopping or self.save_due:
+        if (stopping or self.save_due) and self.check_weights():
             self.save()
         if stopping:
             name = self.signals.received.name if self.signals.received else "a signal to another process"
@@ -150,6 +148,13 @@ class Loop:
     def stopping(self) -> bool:
         """Whether some rank has received a signal."""
         return self.ranks.any(self.signals.received is not None)
+
+    def check_weights(self) -> bool:
+        """Whether the weights are finite; if not, the run stops here or stands at an older, finite checkpoint."""
+        if self.learner.is_finite():
+            return True
+        self.on_nonfinite(self.state.last_batch, None)
+        return False
 
     def evaluate(self) -> None:
         """Score the current weights; an evaluation that a signal cuts short is made again after resuming."""
