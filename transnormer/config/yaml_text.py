@@ -6,7 +6,7 @@ Scalars follow YAML 1.2's core schema, so `5e-4` is a number, and `on`, `no` and
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -25,7 +25,7 @@ _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 class _Loader(yaml.SafeLoader):
     """Resolves nothing by itself: every plain scalar arrives as text, and every explicit tag stands out."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - a class attribute of PyYAML, not annotated there
 
 
 class _Dumper(yaml.SafeDumper):

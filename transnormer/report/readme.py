@@ -55,7 +55,7 @@ def _growth(results: Path) -> str | None:
 
 def _speed(results: Path) -> str | None:
     parts = []
-    for path in sorted((results / "bench").glob("speed-*.json")):
+    for path in sorted((results / "bench").glob("speed-paper*.json")):
         record = _read(path)
         assert record is not None
         settings, hardware = record["settings"], record["environment"]["hardware"]
