@@ -76,3 +76,8 @@ def journal_lines(run: Path, kind: str) -> list[dict[str, Any]]:
 def losses(run: Path) -> list[tuple[int, float]]:
     """(step, loss) of every train line, in the order of the file."""
     return [(line["step"], line["loss"]) for line in journal_lines(run, "train")]
+
+
+def evaluations(run: Path) -> list[tuple[int, dict[str, float]]]:
+    """(step, metrics) of every eval line, in the order of the file."""
+    return [(line["step"], line["metrics"]) for line in journal_lines(run, "eval")]

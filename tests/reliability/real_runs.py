@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny_run import losses, weights_hash
+from tiny_run import evaluations, losses, weights_hash
 
 _HERE = Path(__file__).parent
 Fault = tuple[str, dict[str, Any]]
@@ -95,9 +95,10 @@ class Case:
         return self.forks.run("resume", self.run, fault=fault)
 
     def require_equal_end(self) -> None:
-        """The run has ended as if nothing had happened: weights, every logged loss, no debris."""
+        """The run has ended as if nothing had happened: weights, every logged loss and score, no debris."""
         assert weights_hash(self.run) == weights_hash(self.undisturbed)
         assert losses(self.run) == losses(self.undisturbed)
+        assert evaluations(self.run) == evaluations(self.undisturbed)
         assert [path for path in self.run.rglob("*") if path.name.startswith(".tmp-")] == []
 
 

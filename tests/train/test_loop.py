@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import STEPS, journal_lines, losses, tiny_config, weights_hash
+from tiny_run import STEPS, evaluations, journal_lines, losses, tiny_config, weights_hash
 
 from transnormer.config.load import config_hash
 from transnormer.errors import CheckpointError, ConfigError, Preempted
@@ -59,11 +59,11 @@ def test_the_journal_is_truthful(undisturbed: Path) -> None:
 
 def test_best_is_the_best_of_the_journal(undisturbed: Path) -> None:
     best = json.loads((undisturbed / "best.json").read_text())
-    evaluations = {line["step"]: line["metrics"]["perplexity"] for line in journal_lines(undisturbed, "eval")}
+    scores = {step: metrics["perplexity"] for step, metrics in evaluations(undisturbed)}
     assert best == {
-        "step": min(evaluations, key=evaluations.get),
+        "step": min(scores, key=scores.get),
         "metric": "perplexity",
-        "value": min(evaluations.values()),
+        "value": min(scores.values()),
     }
 
 
@@ -110,8 +110,7 @@ def test_resume_after_any_step_is_bit_exact(
     assert [line["step"] for line in journal_lines(tmp_path / "run", "resumed")] == [step]
     assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
     assert losses(tmp_path / "run") == losses(undisturbed)
-    evaluations = [[line["step"], line["metrics"]] for line in journal_lines(tmp_path / "run", "eval")]
-    assert evaluations == [[line["step"], line["metrics"]] for line in journal_lines(undisturbed, "eval")]
+    assert evaluations(tmp_path / "run") == evaluations(undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +166,7 @@ def test_signal_during_an_evaluation_defers_it_to_the_resumed_run(store, undistu
     assert journal_lines(tmp_path / "run", "eval") == []
     monkeypatch.undo()
     resume(tmp_path / "run", show=False)
-    assert [line["metrics"] for line in journal_lines(tmp_path / "run", "eval")] == [
-        line["metrics"] for line in journal_lines(undisturbed, "eval")
-    ]
+    assert evaluations(tmp_path / "run") == evaluations(undisturbed)
     assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
 
 

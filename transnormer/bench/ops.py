@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
 
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
+_CLEAR_REFS = Path("/proc/self/clear_refs")
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]] = {
     "norm_attention causal": (norm_attention, norm_attention_reference, {"causal": True}),
     "norm_attention full": (norm_attention, norm_attention_reference, {"causal": False}),
@@ -81,21 +81,24 @@ def _forward_backward(case: str, length: int, device: torch.device, dtype: torch
     return step
 
 
-def _peak_bytes_in_child(case: str, length: int) -> int:
-    """The CPU has no allocator to ask: a fresh process tells how far its resident memory rose."""
+def _peak_bytes_in_child(case: str, length: int) -> int | None:
+    """The CPU has no allocator to ask: a fresh process tells how far its resident memory rose (Linux only)."""
+    if not _CLEAR_REFS.exists():
+        return None
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_rise_of_resident_memory, (case, length))
 
 
 def _rise_of_resident_memory(case: str, length: int) -> int:
+    step = _forward_backward(case, length, torch.device("cpu"), torch.float32)
     # A small step first: what the libraries take once is not the op's.
     _forward_backward(case, 256, torch.device("cpu"), torch.float32)()
-    step = _forward_backward(case, length, torch.device("cpu"), torch.float32)
-    before = _peak_resident()
+    _CLEAR_REFS.write_text("5")  # the peak starts again at what is resident now
+    before = _resident_bytes("VmRSS")
     step()
-    return max(_peak_resident() - before, 0)
+    return _resident_bytes("VmHWM") - before
 
 
-def _peak_resident() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def _resident_bytes(field: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
