@@ -47,11 +47,9 @@ NORM = [  # length, head sizes of keys and values, φ, causal, masked, carried s
 ]
 NORM_GPU = [
     (length, d, d, phi, causal, masked, masked)
-    for length in (1, 63, 257, 1000)
     for d in (16, 32, 64, 96, 128)
-    for phi in ("1+elu", "elu")
     for causal in (True, False)
-    for masked in (True, False)
+    for length, phi, masked in ((1, "elu", False), (257, "1+elu", True), (1000, "1+elu", False), (63, "elu", True))
 ]
 
 
@@ -88,12 +86,16 @@ DIAG = [  # length, head size, block, kind, causal, masked
 ]
 DIAG_GPU = [
     (length, d, block, kind, causal, masked)
-    for length in (1, 63, 257, 1000)
     for d in (16, 32, 64, 96, 128)
-    for block in (16, 64, 128)
     for kind in ("softmax", "rela")
     for causal in (True, False)
-    for masked in (True, False)
+    for length, block, masked in (
+        (1, 64, False),
+        (257, 16, True),
+        (1000, 64, False),
+        (1000, 64, True),
+        (300, 128, True),
+    )
 ]
 
 

@@ -30,10 +30,15 @@ def ops(
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "2k,4k,8k,16k",
     out: Out = None,
 ) -> None:
-    """Time and memory of the two attentions, forward and backward, over the length.
+    """Time and memory of the two attentions, forward and backward.
+
+    On the CPU over the length; on a GPU at the shapes of language models and LRA, beside other ways to compute them.
 
     Example: transnormer bench ops --lengths 2k,16k --out results/bench/ops-cpu.json
     """
+    if device is Device.cuda:
+        _gpu_ops(out)
+        return
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import parse_lengths, write_record
     from transnormer.bench.timing import require_device
@@ -52,6 +57,27 @@ def ops(
         write_record(
             out, "ops", {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}, rows, growth=growth
         )
+        print_text(f"written to {out}")
+
+
+def _gpu_ops(out: Path | None) -> None:
+    from transnormer.bench.gpu_ops import SHAPES, copy_bandwidth, measure_gpu_ops
+    from transnormer.bench.record import write_record
+    from transnormer.bench.timing import require_device
+
+    require_device("cuda")
+    bandwidth = copy_bandwidth()
+    rows = []
+    for row in measure_gpu_ops(bandwidth, list(SHAPES)):
+        rows.append(row)
+        print_note(f"{row['case']}  {row['shape']}  {row['by']}  {row.get('forward_backward_us', 0):.1f} us")
+    columns = ["case", "shape", "by", "forward us", "x floor", "forward + backward us", "x floor"]
+    keys = ["forward_us", "forward_x_floor", "forward_backward_us", "forward_backward_x_floor"]
+    print_table(
+        columns, [[r["case"], r["shape"], r["by"], *(f"{r[k]:.2f}" if k in r else "–" for k in keys)] for r in rows]
+    )
+    if out:
+        write_record(out, "ops", {"shapes": SHAPES, "dtype": "bfloat16", "copy_bytes_per_second": bandwidth}, rows)
         print_text(f"written to {out}")
 
 
