@@ -26,5 +26,8 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return allocate_poisoned
 
+    # torch.device contexts remember the factory functions they redirect from their first use: not the poisoned ones.
+    with torch.device("cpu"):
+        torch.zeros(1)
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poison(getattr(torch, name)))

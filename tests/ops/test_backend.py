@@ -7,7 +7,7 @@ import torch
 
 from transnormer.errors import ConfigError
 from transnormer.ops import norm_attention
-from transnormer.ops.backend import OPS, choose, explain
+from transnormer.ops.backend import OPS, explain
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -25,10 +25,10 @@ def test_asking_for_triton_on_the_cpu_is_an_error_not_a_fallback():
 
 def test_the_environment_variable_is_the_default(monkeypatch):
     monkeypatch.setenv("TRANSNORMER_BACKEND", "torch")
-    assert choose("norm_attention", None, "cpu").reason == "asked for"
+    assert explain("norm_attention", "cpu").reason == "asked for"
     monkeypatch.setenv("TRANSNORMER_BACKEND", "trition")
     with pytest.raises(ConfigError, match="did you mean 'triton'"):
-        choose("norm_attention", None, "cpu")
+        explain("norm_attention", "cpu")
 
 
 def test_unknown_op_suggests_the_nearest():

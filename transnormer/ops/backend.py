@@ -7,7 +7,6 @@ that it can serve and plain PyTorch otherwise; `triton` takes the kernel or rais
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -35,14 +34,16 @@ class Choice:
         return f"{self.op}: {self.backend} ({self.reason})"
 
 
-@functools.cache
-def kernel_of(op: str) -> ModuleType | None:
-    """The Triton module of an op, or None where the op has no kernel."""
-    name = f"transnormer.ops.{op}.kernel"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+def load_kernel(op: str) -> ModuleType | None:
+    """The Triton module of an op, or None where triton is not installed; called once, when the op is imported."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module(f"transnormer.ops.{op}.kernel")
 
 
-def choose(op: str, requested: str | None, device: torch.device | str, **call: object) -> Choice:
+def choose(
+    op: str, kernel: ModuleType | None, requested: str | None, device: torch.device | str, **call: object
+) -> Choice:
     """Resolve the backend of one call; `requested=None` reads TRANSNORMER_BACKEND and defaults to `auto`."""
     wanted = requested or os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if wanted not in BACKENDS:
@@ -52,7 +53,7 @@ def choose(op: str, requested: str | None, device: torch.device | str, **call: o
     device_type = torch.device(device).type
     if wanted == "auto" and device_type != "cuda":
         return Choice(op, "torch", f"tensors are on {device_type}; Triton kernels serve CUDA")
-    problem = _problem(op, device_type, call)
+    problem = "triton is not installed" if kernel is None else kernel.why_not(device=device_type, **call)
     if problem is None:
         return Choice(op, "triton", "asked for" if wanted == "triton" else "CUDA tensors that the kernel can serve")
     if wanted == "triton":
@@ -60,16 +61,8 @@ def choose(op: str, requested: str | None, device: torch.device | str, **call: o
     return Choice(op, "torch", problem)
 
 
-def _problem(op: str, device_type: str, call: dict[str, object]) -> str | None:
-    """Why the Triton kernel of an op cannot serve a call, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    kernel = kernel_of(op)
-    return "this op has no Triton kernel" if kernel is None else kernel.why_not(device=device_type, **call)
-
-
 def explain(op: str, device: torch.device | str = "cpu", backend: str | None = None, **call: object) -> Choice:
     """What a call of `op` on `device` would run, and why: the same decision as the call itself makes."""
     if op not in OPS:
         raise ConfigError(f"unknown op '{op}'", did_you_mean(op, OPS))
-    return choose(op, backend, device, **call)
+    return choose(op, load_kernel(op), backend, device, **call)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.ops.backend import choose, kernel_of
+from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
 from transnormer.ops.shapes import check_qkv, zero_padding
 
 KINDS = ("softmax", "rela")
+
+_KERNEL = load_kernel("diag_attention")
 
 
 def diag_attention(
@@ -35,9 +37,8 @@ def diag_attention(
     if block_size < 1:
         raise ConfigError(f"diag_attention: block_size must be at least 1, got {block_size}")
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "dropout_p": dropout_p}
-    if choose("diag_attention", backend, q.device, **call).backend == "triton":
-        kernel = kernel_of("diag_attention")
-        assert kernel is not None
-        return kernel.diag_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
+    if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
+        assert _KERNEL is not None
+        return _KERNEL.diag_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
     out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
     return zero_padding(out, mask)

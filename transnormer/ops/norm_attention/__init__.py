@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.ops.backend import choose, kernel_of
+from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
 from transnormer.ops.shapes import accumulation_dtype, check_qkv, zero_padding
+
+_KERNEL = load_kernel("norm_attention")
 
 
 def norm_attention(
@@ -41,11 +43,10 @@ def norm_attention(
             raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
-    choice = choose("norm_attention", backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
+    choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
     if choice.backend == "triton":
-        kernel = kernel_of("norm_attention")
-        assert kernel is not None
-        out, new_state = kernel.norm_attention(q, k, v, causal=causal, feature_map=feature_map, mask=mask, state=state)
+        assert _KERNEL is not None
+        out, new_state = _KERNEL.norm_attention(q, k, v, causal=causal, feature_map=feature_map, mask=mask, state=state)
     else:
         q, k = phi(q), zero_padding(phi(k), mask)
         if not causal:
