@@ -76,8 +76,9 @@ class Rotation(nn.Module):
         return rotate(q, angles), rotate(k, angles)
 
     def _reflect(self, x: Tensor) -> Tensor:
+        # A sum and not a matrix product, so that a compiler fuses it with the feature map and the rotation.
         direction = self.reflection.to(x.dtype)
-        return x - 2 * (x @ direction).unsqueeze(-1) * direction
+        return x - 2 * (x * direction).sum(dim=-1, keepdim=True) * direction
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -31,8 +31,6 @@ _WIDEST_PIECE = 64
 # Four programs on each of an H200's 132 multiprocessors fill it; from half of that on, cutting time costs more than
 # it brings (measured at 128, 256 and 512 pairs of batch and head).
 _FULL = 512
-# A state is twice (D = 64) to four times (D = 128) as large as a chunk: bidirectional programs read it for several.
-_CHUNKS_PER_PROGRAM = 4
 _ENOUGH = 256
 
 
@@ -70,20 +68,14 @@ class _Plan:
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
         return self.parts, self.batch, self.heads * pieces
 
-    def chunk_grid(self) -> tuple[int, int, int]:
-        """Programs of the bidirectional form, which knows no order of time."""
-        return triton.cdiv(self.chunks, _CHUNKS_PER_PROGRAM), self.batch, self.heads
-
     def states(self, like: Tensor, count: int) -> Tensor:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
 
     def sums(self, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
-        sums, pieces = self.states(x, self.parts), self.pieces(self.be)
-        part_sums[self.grid(pieces["PIECES"])](
-            x, y, sums, mask, *self.walk, *_strides(x, y), *self.last, **self.sizes, **pieces, BD=self.bd
-        )
+        sums = self.states(x, self.parts)
+        part_sums[self.grid()](x, y, sums, mask, *self.walk, *_strides(x, y), *self.last, **self.tiles)
         return sums
 
     def borders(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
@@ -115,10 +107,9 @@ def _op(
         total = plan.sums(k, v, mask).sum(dim=2, keepdim=True)
         if state is not None:
             total += state.unsqueeze(2)
-        full_forward[plan.chunk_grid()](
-            q, total, out, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles,
-            CHUNKS=_CHUNKS_PER_PROGRAM,
-        )  # fmt: skip
+        full_forward[(plan.chunks, plan.batch, plan.heads)](
+            q, total, out, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles
+        )
         return out, total
     borders = plan.borders(k, v, mask, state, backward=False)
     pieces = plan.pieces(plan.be)
@@ -162,9 +153,9 @@ def _backward_op(
         dtotal = plan.sums(q, do, mask).sum(dim=2, keepdim=True)
         if dfinal is not None:
             dtotal += dfinal.unsqueeze(2)
-        full_backward[plan.chunk_grid()](
+        full_backward[(plan.chunks, plan.batch, plan.heads)](
             q, k, v, do, dq, dk, dv, borders, dtotal, mask, plan.length, *_strides(q, k, v, do, dq, dv),
-            plan.mask_stride, plan.heads, **plan.tiles, CHUNKS=_CHUNKS_PER_PROGRAM,
+            plan.mask_stride, plan.heads, **plan.tiles,
         )  # fmt: skip
         return dq, dk, dv, dtotal
 

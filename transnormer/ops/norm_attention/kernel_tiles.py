@@ -75,15 +75,13 @@ def store_state(base, d, e, D: tl.constexpr, E: tl.constexpr, tile):
 @triton.jit
 def part_sums(
     X, Y, SUMS, MASK, T, chunks, chunks_per_part, x_b, x_t, x_h, y_b, y_t, y_h, mask_b, H, P,
-    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Σ φ(x)ᵀy over each part: kᵀv for the states, qᵀdo for their gradients; a program does PIECE of the E columns."""
+    """Σ φ(x)ᵀy over each part: kᵀv for the states, qᵀdo for their gradients."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    e = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
-    head = head // PIECES
-    d = tl.arange(0, BD)
-    total = tl.zeros((BD, PIECE), tl.float32)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    total = tl.zeros((BD, BE), tl.float32)
     for chunk in range(part * chunks_per_part, min((part + 1) * chunks_per_part, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
         x = load_rows(X + batch * x_b + head * x_h, rows, d, x_t, inside, D)
