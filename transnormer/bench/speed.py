@@ -21,7 +21,7 @@ class Setting:
     """The shell that all methods share. The paper does not state its own, so two readings of it are offered."""
 
     size: str
-    batch: int
+    batch: int | None  # sequences a step; None: as many as make TOKENS
     num_hidden_layers: int
     hidden_size: int
     num_attention_heads: int
@@ -35,21 +35,29 @@ SETTINGS = {
     ),
     "skyformer": Setting("lra-text", 16, 2, 64, 2, 64, "what the paper states: Skyformer's LRA configuration"),
     "tiny": Setting("tiny", 1, 4, 128, 4, 64, "the language models of the demo"),
+    "lm": Setting("lm", None, 6, 512, 8, 64, "the paper's language model on 50,304 words, 65,536 tokens a step"),
 }
+TOKENS = 65_536
+_LM_VOCABULARY = 50_304
+
+
+def setting_named(name: str) -> Setting:
+    """Look a setting up by name."""
+    if name not in SETTINGS:
+        raise ConfigError(f"unknown setting '{name}'", did_you_mean(name, SETTINGS))
+    return SETTINGS[name]
 
 
 def known_methods(setting: str) -> list[str]:
     """The methods that can run in a setting."""
-    size = SETTINGS[setting].size
+    size = setting_named(setting).size
     return [method for method in METHODS if f"{method}-{size}" in list_presets()]
 
 
 def measure_speed(
-    setting_name: str, methods: list[str], lengths: list[int], device: torch.device
+    setting_name: str, methods: list[str], lengths: list[int], device: torch.device, *, compiled: bool = False
 ) -> Iterator[dict[str, Any]]:
     """One row per method and length as they are measured; a cell that does not fit into memory says so."""
-    if setting_name not in SETTINGS:
-        raise ConfigError(f"unknown setting '{setting_name}'", did_you_mean(setting_name, SETTINGS))
     known = known_methods(setting_name)
     for method in methods:
         if method not in known:
@@ -57,16 +65,19 @@ def measure_speed(
     for method in methods:
         _check(setting_name, method, device)
         for length in lengths:
-            row = {"method": method, "length": length, **_measure(setting_name, method, length, device)}
+            row = {"method": method, "length": length, **_measure(setting_name, method, length, device, compiled)}
             if device.type == "cuda":
                 torch.cuda.empty_cache()
             yield row
 
 
-def _measure(setting_name: str, method: str, length: int, device: torch.device) -> dict[str, Any]:
+def _measure(setting_name: str, method: str, length: int, device: torch.device, compiled: bool) -> dict[str, Any]:
     setting = SETTINGS[setting_name]
     try:
         model = _build(setting, method, length).to(device)
+        if compiled:
+            torch.compiler.reset()
+            model.compile(fullgraph=True, dynamic=False)
         train = _train_step(model, _batch(setting, length, device))
         row = {
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -97,6 +108,8 @@ def _build(setting: Setting, method: str, length: int) -> nn.Module:
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
+    if setting.size == "lm":
+        overrides["vocab_size"] = _LM_VOCABULARY
     if "diag" in shell.mixers:
         overrides["mixer_options"] = {"diag": {"block_size": setting.block_size}}
     config = preset(name, **overrides)
@@ -106,8 +119,9 @@ def _build(setting: Setting, method: str, length: int) -> nn.Module:
 
 def _batch(setting: Setting, length: int, device: torch.device) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, 256, (setting.batch, length), generator=generator)
-    labels = ids if setting.size == "tiny" else torch.randint(0, 2, (setting.batch,), generator=generator)
+    batch = setting.batch or max(1, TOKENS // length)
+    ids = torch.randint(0, 256, (batch, length), generator=generator)
+    labels = torch.randint(0, 2, (batch,), generator=generator) if setting.size.startswith("lra") else ids
     return {"input_ids": ids.to(device), "labels": labels.to(device)}
 
 
@@ -157,7 +171,14 @@ def _check(setting_name: str, method: str, device: torch.device) -> None:
         raise GateFailed(f"{method}: relative error {error:.2e} against float64, allowed are {allowed:.0e}")
 
 
-def describe(setting_name: str, device: torch.device) -> dict[str, Any]:
+def describe(setting_name: str, device: torch.device, *, compiled: bool = False) -> dict[str, Any]:
     """Everything that decides the numbers, to be printed above the table."""
     precision = "bf16 autocast, fused AdamW" if device.type == "cuda" else "float32"
-    return {"setting": setting_name, **asdict(SETTINGS[setting_name]), "device": device.type, "precision": precision}
+    if compiled:
+        precision += ", torch.compile"
+    return {
+        "setting": setting_name,
+        **asdict(setting_named(setting_name)),
+        "device": device.type,
+        "precision": precision,
+    }

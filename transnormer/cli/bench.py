@@ -103,7 +103,8 @@ def speed(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all that can run by default.")] = None,
-    setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer or tiny.")] = "paper",
+    setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny or lm.")] = "paper",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile every model.")] = False,
     out: Out = None,
 ) -> None:
     """The paper's speed table: training and inference steps per second of every method, in one run.
@@ -116,10 +117,11 @@ def speed(
     from transnormer.bench.timing import require_device
 
     where, wanted = require_device(device.value), parse_lengths(lengths)
-    settings = describe(setting, where)
+    settings = describe(setting, where, compiled=compiled)
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows = []
-    for row in measure_speed(setting, methods.split(",") if methods else known_methods(setting), wanted, where):
+    chosen = methods.split(",") if methods else known_methods(setting)
+    for row in measure_speed(setting, chosen, wanted, where, compiled=compiled):
         rows.append(row)
         done = "out of memory" if row.get("out_of_memory") else f"{row['train_steps_per_second']:.2f} train steps/s"
         print_note(f"{row['method']}  T={row['length']:,}  {done}")
