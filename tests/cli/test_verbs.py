@@ -14,6 +14,7 @@ from transnormer.config.load import load_config
 from transnormer.config.recipe import list_recipes
 from transnormer.mixers.registry import list_mixers
 from transnormer.models.presets import list_presets
+from transnormer.tasks.registry import list_tasks
 
 
 def test_dry_run_prints_a_config_that_can_be_used(cli: Callable, tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_data_prepare_trains_a_bpe_on_your_text(cli: Callable, tmp_path: Path) -
         ("mixers", list_mixers()),
         ("presets", list_presets()),
         ("recipes", list_recipes()),
-        ("tasks", ["causal_lm", "masked_lm"]),
+        ("tasks", list_tasks()),
     ],
 )
 def test_list_names_everything(cli: Callable, kind: str, names: list[str]) -> None:

@@ -198,6 +198,26 @@ def test_the_papers_settings() -> None:
     assert (mlm.optim.power, mlm.optim.final_lr_ratio, mlm.task) == (1.0, 0.0, "masked_lm")
 
 
+@pytest.mark.parametrize(
+    ("task", "batch_size", "lr", "warmup_steps", "eval_every"),
+    [
+        ("text", 16, 1e-4, 80, 500),
+        ("listops", 32, 1e-4, 1000, 500),
+        ("retrieval", 16, 2e-4, 800, 1000),
+        ("pathfinder", 128, 2e-4, 312, 500),
+        ("image", 256, 1e-4, 175, 50),
+    ],
+)
+def test_skyformers_settings(task: str, batch_size: int, lr: float, warmup_steps: int, eval_every: int) -> None:
+    config = load_config(f"lra/{task}")
+    optim, train = config.optim, config.train
+    assert (config.task, config.protocol, config.model.preset) == (f"lra/{task}", "skyformer", f"t2-lra-{task}")
+    assert (train.steps, train.batch_size, train.eval_every) == (50_000, batch_size, eval_every)
+    assert (optim.lr, optim.warmup_steps, optim.schedule, optim.cycle_momentum) == (lr, warmup_steps, "one_cycle", True)
+    assert (optim.betas, optim.eps, optim.weight_decay) == ((0.9, 0.999), 1e-6, 0.0)
+    assert (optim.clip_value, optim.clip_norm) == (1.0, None)
+
+
 # Keys that exist, keys one edit away, and anything at all.
 key_text = st.one_of(
     st.sampled_from([*all_keys(), *all_sections()]),

@@ -68,9 +68,27 @@ def test_pooling_respects_the_mask():
     assert pool(x, mask, "mean").tolist() == [pytest.approx([(2 + 4 + 8) / 3, (3 + 5 + 9) / 3])]
     assert pool(x, None, "mean").tolist() == [[5.0, 6.0]]
     assert pool(x, torch.zeros(1, 6), "mean").tolist() == [[0.0, 0.0]]
+    assert pool(x, mask, "padded_mean", padded_length=28).tolist() == [pytest.approx([14 / 28, 17 / 28])]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+@pytest.mark.parametrize("position_embedding", ["learned", "sinusoidal"])
+def test_position_ids_are_those_of_the_embedding(position_embedding):
+    config = small("vanilla-lra-listops", position_embedding=position_embedding)
+    model = tn.TransNormerForSequenceClassification(config).eval()
+    ids, mask = torch.randint(1, 32, (2, 20)), torch.rand(2, 20) < 0.5
+    counted = (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+    torch.testing.assert_close(
+        model(ids, attention_mask=mask, position_ids=counted).logits, model(ids, attention_mask=mask).logits
+    )
+    # Where every token has its place stated, their order means nothing to softmax attention.
+    places, order = torch.arange(20).expand(2, 20), torch.randperm(20)
+    torch.testing.assert_close(
+        model(ids[:, order], attention_mask=mask[:, order], position_ids=places[:, order]).logits,
+        model(ids, attention_mask=mask, position_ids=places).logits,
+    )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "first", "last"])
 def test_classifier_trains_on_padded_input(pooling):
     config = small("t2-lra-listops", pooling=pooling)
     model = tn.TransNormerForSequenceClassification(config)

@@ -5,14 +5,17 @@ import sys
 
 import pytest
 import torch
+from lra_files import lra_config
 
 from transnormer.errors import ConfigError
 from transnormer.tasks.contract import Task
-from transnormer.tasks.registry import build_task, list_tasks
+from transnormer.tasks.registry import build_task, list_tasks, task_class
+
+LRA = [f"lra/{name}" for name in ("image", "listops", "pathfinder", "retrieval", "text")]
 
 
 def test_the_names():
-    assert list_tasks() == ["causal_lm", "masked_lm"]
+    assert list_tasks() == ["causal_lm", *LRA, "masked_lm"]
 
 
 def test_listing_needs_no_torch():
@@ -27,13 +30,26 @@ def test_an_unknown_task_suggests_the_nearest(configure):
         build_task(configure(task="casual_lm"))
 
 
-@pytest.mark.parametrize("name", list_tasks())
-def test_every_task_keeps_the_contract(configure, name: str):
-    task = build_task(configure(task=name, eval_windows=2))
-    assert isinstance(task, Task)
-    assert task.name == name
-    assert "window" in task.protocol
+def test_a_protocol_is_for_tasks_that_have_one(configure):
+    config = configure().model_copy(update={"protocol": "skyformer"})
+    with pytest.raises(ConfigError, match="protocol: causal_lm has no protocol 'skyformer'"):
+        build_task(config)
+
+
+@pytest.fixture(params=list_tasks())
+def task(request: pytest.FixtureRequest) -> Task:
+    if request.param in LRA:
+        store = request.getfixturevalue("lra_store")(request.param)
+        return build_task(lra_config(request.param, store, data__eval_windows=2))
+    return build_task(request.getfixturevalue("configure")(task=request.param, eval_windows=2))
+
+
+def test_every_task_keeps_the_contract(task: Task, request: pytest.FixtureRequest):
+    assert task.name == request.node.callspec.params["task"]
+    assert task_class(task.name).about(task.name)
+    assert ("window" in task.protocol) != (task.name in LRA)
     assert "\n" not in task.protocol
+    assert task.num_train_samples > 0
     torch.manual_seed(0)
     model = task.build_model()
     batch = task.train_batch([0, 1, 2])

@@ -1,31 +1,41 @@
-"""`transnormer data`: prepare, verify and describe token stores."""
+"""`transnormer data`: prepare, show, verify and describe stores."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transnormer.cli.console import print_table, print_text
 from transnormer.errors import ConfigError
 
-app = typer.Typer(help="Prepare, verify and describe token stores.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from transnormer.data.examples import ExampleStore
+    from transnormer.data.store import TokenStore
+
+app = typer.Typer(help="Prepare, show, verify and describe stores of text and of examples.", no_args_is_help=True)
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A folder that `transnormer data prepare` wrote.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of generated or held-out examples (lra).", show_default="0")]
+Size = Annotated[int | None, typer.Option(min=1, help="Of lra/pathfinder's images: 32, 64 or 128.", show_default="32")]
 
 
 @app.command()
 def prepare(
     out: Annotated[Path, typer.Option(help="The store to write; must be new or empty.")],
-    corpus: Annotated[
+    name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="python, wikitext103, wikitext2, enwik8; leave it out with --text."),
+        typer.Argument(
+            metavar="NAME",
+            help="python, wikitext103, wikitext2, enwik8, or lra/listops, lra/text, lra/retrieval, lra/pathfinder, "
+            "lra/image; leave it out with --text.",
+        ),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="Your own files by pattern, in quotes; may be given again.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Where the corpus lies: a file or folder.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where the public files lie: a file or folder.")] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -35,23 +45,39 @@ def prepare(
     ] = None,
     vocab_size: Annotated[int | None, typer.Option(min=1, help="Size of a bpe or word vocabulary.")] = None,
     limit_bytes: Annotated[int | None, typer.Option(min=1, help="Train on the first so many bytes only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many examples of each split (lra).")] = None,
+    seed: Seed = None,
+    size: Size = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="That generate at once (lra).", show_default="one per CPU")
+    ] = None,
 ) -> None:
-    """Turn text into a token store.
+    """Turn text into a token store, or a Long Range Arena task into a store of examples.
 
     Example: transnormer data prepare --text "my/*.txt" --tokenizer bpe --vocab-size 8000 --out store
 
     Example: transnormer data prepare wikitext103 --source wikitext-103/ --out store
+
+    Example: transnormer data prepare lra/listops --out listops
     """
-    if text and corpus not in (None, "text"):
-        raise ConfigError(f"--text and the corpus '{corpus}' are both given", hint="leave one of them out")
+    for_text = {"--text": text, "--tokenizer": tokenizer, "--vocab-size": vocab_size, "--limit-bytes": limit_bytes}
+    for_examples = {"--limit": limit, "--seed": seed, "--size": size, "--processes": processes}
+    if name is not None and name.startswith("lra"):
+        _refuse(for_text, f"is for text, {name} has examples")
+        _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
+        print_text(f"use it: transnormer train {name} --out run data.store={out}")
+        return
+    _refuse(for_examples, "is for the lra tasks")
+    if text and name not in (None, "text"):
+        raise ConfigError(f"--text and the corpus '{name}' are both given", hint="leave one of them out")
     if text and source:
         raise ConfigError("--text and --source are both given", hint="your own files need only --text")
-    if not text and corpus is None:
+    if not text and name is None:
         raise ConfigError("nothing to prepare", hint="name a corpus, or your own files: --text 'my/*.txt'")
     from transnormer.data.prepare import prepare as write_store
 
     write_store(
-        corpus or "text",
+        name or "text",
         out,
         tokenizer=tokenizer,
         vocab_size=vocab_size,
@@ -63,38 +89,127 @@ def prepare(
 
 
 @app.command()
+def show(
+    what: Annotated[str, typer.Argument(metavar="NAME|STORE", help="An lra task, or a store of one.")],
+    source: Annotated[str | None, typer.Option(help="Where the public files of the task lie.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many examples.", show_default="3, or 36 images")] = None,
+    split: Annotated[str | None, typer.Option(help="Of a store.", show_default="train")] = None,
+    seed: Seed = None,
+    size: Size = None,
+    out: Annotated[Path, typer.Option(help="The contact sheet to draw, where examples are images.")] = Path(
+        "sheet.png"
+    ),
+) -> None:
+    """Show examples: images on a contact sheet, ListOps as trees, texts in excerpts.
+
+    Example: transnormer data show lra/pathfinder --out paths.png
+
+    Example: transnormer data show store --split test --count 5
+    """
+    from transnormer.data.examples import ExampleStore
+    from transnormer.data.lra.preview import as_text, draw_contact_sheet, is_drawn, source_examples, stored_examples
+
+    if what.startswith("lra/") and not Path(what).is_dir():
+        _refuse({"--split": split}, "is for a store")
+        task = what
+        examples = source_examples(task, source, count or _count(is_drawn(task)), seed or 0, size)
+    else:
+        _refuse({"--source": source, "--seed": seed, "--size": size}, "is for a task by name, this is a store")
+        store = ExampleStore.open(what)
+        task = store.task
+        examples = stored_examples(store, split or "train", count or _count(is_drawn(task)))
+    if is_drawn(task):
+        draw_contact_sheet(task, examples, out)
+        print_text(f"{len(examples)} images of {task} are in {out}")
+        return
+    for line in as_text(task, examples):
+        print_text(line)
+
+
+@app.command()
 def verify(store: Store) -> None:
     """Read every byte of a store and compare it with the recorded hashes.
 
     Example: transnormer data verify store
     """
-    from transnormer.data.store import TokenStore
+    from transnormer.data.opening import open_store
 
-    TokenStore.open(store).verify()
+    open_store(store).verify()
     print_text(f"{store} is whole: every file has its recorded size and sha256")
 
 
 @app.command()
 def info(store: Store) -> None:
-    """Show the splits, the tokenizer and the origin of a store.
+    """Show the splits and the origin of a store.
 
     Example: transnormer data info store
     """
     _describe(store)
 
 
-def _describe(path: Path) -> None:
-    from transnormer.data.store import TokenStore
+def _count(drawn: bool) -> int:
+    return 36 if drawn else 3
 
-    store = TokenStore.open(path)
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for option, value in options.items():
+        if value not in (None, []):
+            raise ConfigError(f"{option} {why}", hint=f"leave {option} out")
+
+
+def _prepare_examples(name: str, out: Path, **options: Any) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from transnormer.data.lra.prepare import prepare as write_examples
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task(name, total=None)
+        write_examples(
+            name, out, progress=lambda done, total: bar.update(shown, completed=done, total=total), **options
+        )
+    _describe(out)
+
+
+def _describe(path: Path) -> None:
+    from transnormer.data.examples import ExampleStore
+    from transnormer.data.opening import open_store
+
+    store = open_store(path)
+    if isinstance(store, ExampleStore):
+        _describe_examples(store)
+    else:
+        _describe_text(store)
+    if rule := store.meta.get("split_rule"):
+        print_text(f"splits: {rule}")
+
+
+def _describe_text(store: TokenStore) -> None:
     rows = [
         (name, f"{split.tokens:,}", f"{split.bytes:,}", f"{split.words:,}", f"{split.bytes / split.tokens:.3f}")
         for name, split in store.splits.items()
     ]
     print_table(["split", "tokens", "bytes", "words", "bytes per token"], rows)
-    kind = store.meta.get("tokenizer", {}).get("kind", "none")
-    print_text(
-        f"{path}: corpus {store.meta.get('corpus', 'unknown')}, tokenizer {kind}, vocabulary {store.vocab_size:,}"
-    )
-    if rule := store.meta.get("split_rule"):
-        print_text(f"splits: {rule}")
+    kind, corpus = store.meta.get("tokenizer", {}).get("kind", "none"), store.meta.get("corpus", "unknown")
+    print_text(f"{store.path}: corpus {corpus}, tokenizer {kind}, vocabulary {store.vocab_size:,}")
+
+
+def _describe_examples(store: ExampleStore) -> None:
+    rows = []
+    for name in store.splits:
+        split = store.split(name)
+        shares = [f"{(split.labels == label).mean():.3f}" for label in range(store.num_labels)]
+        lengths = f"{split.lengths.min():,} / {split.lengths.mean():,.0f} / {split.lengths.max():,}"
+        rows.append((name, f"{len(split):,}", f"{split.tokens:,}", lengths, " ".join(shares)))
+    print_table(["split", "examples", "tokens", "length min / mean / max", "share of each label"], rows)
+    meta = store.meta
+    if "generated" in meta:
+        origin = "generated with " + ", ".join(f"{key} {value}" for key, value in meta["generated"].items())
+    else:
+        origin = "read from " + ", ".join(meta.get("sources", {"unknown files": ""}))
+    print_text(f"{store.path}: task {store.task}, {origin}, vocabulary {store.vocab_size:,}")
+    if limit := meta.get("limit"):
+        print_text(f"limited to {limit:,} examples of each split")
+    for part, difference in meta.get("differs_from_published", {}).items():
+        print_text(f"not the published set: {part} has {difference} examples")

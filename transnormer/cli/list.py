@@ -66,14 +66,10 @@ def _recipes() -> None:
 
 
 def _tasks() -> None:
-    from importlib import import_module
-
-    from transnormer.tasks.registry import TASKS
+    from transnormer.tasks.registry import list_tasks, task_class
 
     rows = []
-    for name, class_name in TASKS.items():
-        module = import_module(f"transnormer.tasks.{name}")
-        task = getattr(module, class_name)
-        summary = (module.__doc__ or "").partition("\n")[0]
-        rows.append((name, summary, task.primary_metric, "higher" if task.higher_is_better else "lower"))
+    for name in list_tasks():
+        task = task_class(name)
+        rows.append((name, task.about(name), task.primary_metric, "higher" if task.higher_is_better else "lower"))
     print_table(["task", "what is learned", "chosen by", "better is"], rows)

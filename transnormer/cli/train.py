@@ -44,6 +44,9 @@ def train(
     if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks for all
         metrics = "  ".join(f"{name} {value:.5g}" for name, value in result["metrics"].items())
         print_text(f"finished {out} in {result['seconds']:.0f} s of training: {metrics}")
+        if test := result["test"]:
+            metrics = "  ".join(f"{name} {value:.5g}" for name, value in test["metrics"].items())
+            print_text(f"{test['split']} split, once, with the best checkpoint (step {test['step']:,}): {metrics}")
 
 
 def _check_names(config: RunConfig) -> None:

@@ -26,6 +26,7 @@ class ModelSection(Section):
     num_attention_heads: int | None = Field(default=None, gt=0, description="number of heads; must divide hidden_size")
     intermediate_size: int | None = Field(default=None, gt=0, description="inner width of the GLU or FFN")
     feed_forward: Literal["glu", "ffn"] | None = Field(default=None, description="GLU (the paper's) or a two-layer FFN")
+    hidden_act: Literal["silu", "relu", "gelu"] | None = Field(default=None, description="activation of the GLU or FFN")
     mixers: list[str] | None = Field(
         default=None, description="one mixer name per layer, e.g. [diag, diag, norm, norm]"
     )
@@ -41,6 +42,9 @@ class ModelSection(Section):
     max_position_embeddings: int | None = Field(
         default=None, gt=0, description="longest input a learned table can take"
     )
+    pooling: Literal["mean", "padded_mean", "first", "last"] | None = Field(
+        default=None, description="how a classifier makes one vector of all tokens"
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=None, description="on embeddings and sublayer outputs"
     )
@@ -50,7 +54,7 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """Where the tokens come from: a prepared store, or a corpus that is prepared on first use."""
+    """Where the data come from: a prepared store, or a corpus or lra task that is prepared on first use."""
 
     store: str | None = Field(
         default=None, description="folder written by `transnormer data prepare`; null uses `corpus`"
@@ -59,7 +63,8 @@ class DataSection(Section):
         default="python", description="corpus to prepare when `store` is null; 'python' is the embedded one"
     )
     source: str | None = Field(
-        default=None, description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for the corpus text"
+        default=None,
+        description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for the corpus text, or files of an lra task",
     )
     tokenizer: str | None = Field(
         default=None, description="byte, bpe, word, gpt2:FOLDER, roberta:FOLDER or a saved one; null: the corpus's own"
@@ -68,9 +73,14 @@ class DataSection(Section):
         default=None, gt=0, description="size of a trained bpe (null: 8000), or words to keep (null: all)"
     )
     limit_bytes: int | None = Field(default=None, gt=0, description="train on the first so many bytes of `corpus` only")
+    limit_examples: int | None = Field(
+        default=None, gt=0, description="lra: prepare at most so many examples of each split"
+    )
     sequence_length: int = Field(default=512, gt=0, description="tokens per training and evaluation window")
     eval_windows: int | None = Field(
-        default=None, gt=0, description="evaluate on the first so many windows; null means all"
+        default=None,
+        gt=0,
+        description="evaluate on the first so many windows; lra: validate on so many examples; null means all",
     )
 
 
@@ -126,6 +136,10 @@ class RunConfig(Section):
     """A whole run."""
 
     task: str = Field(default="causal_lm", description="what is learned, see `transnormer list tasks`")
+    protocol: Literal["skyformer", "lra_compat"] | None = Field(
+        default=None,
+        description="lra: how examples are split, masked and pooled; lra_compat repeats the quirks of published code",
+    )
     seed: int = Field(
         default=0, ge=0, lt=2**32, description="decides initial weights, sample order, dropout and masking"
     )

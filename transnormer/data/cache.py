@@ -7,13 +7,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transnormer.data.prepare import Plan, Source, plan, write_store
 from transnormer.data.store import TokenStore
-from transnormer.data.writer import disk_errors, partial_prefix
+from transnormer.data.store_folder import disk_errors, partial_prefix
 
 
 def cached_store(
@@ -29,12 +30,19 @@ def cached_store(
     the source files and on every option, so a changed source is a new store. Processes that ask at once wait for one.
     """
     wanted = plan(corpus, tokenizer, vocab_size, limit_bytes, source)
-    path = cache_root() / "stores" / f"{corpus}-{_key(wanted)}"
+    path = cached(corpus, _identity(wanted), lambda path: write_store(wanted, path))
+    TokenStore.open(path)
+    return path
+
+
+def cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
+    """The folder for a name and whatever decides its contents, as JSON; `write` makes it when it is not there yet."""
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_root() / "stores" / f"{name}-{key}"
     with _lock(path):
         if not path.exists():
             _remove_leftovers(path)
-            write_store(wanted, path)
-        TokenStore.open(path)
+            write(path)
     return path
 
 
@@ -43,9 +51,9 @@ def cache_root() -> Path:
     return Path(os.environ.get("TRANSNORMER_CACHE") or "~/.cache/transnormer").expanduser()
 
 
-def _key(plan: Plan) -> str:
+def _identity(plan: Plan) -> Any:
     ranges = {split: [(e.name, e.start, e.stop) for e in parts] for split, parts in plan.corpus.splits.items()}
-    return hashlib.sha256(json.dumps([plan.meta, ranges], sort_keys=True).encode()).hexdigest()[:16]
+    return [plan.meta, ranges]
 
 
 @contextmanager

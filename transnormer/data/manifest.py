@@ -24,14 +24,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from transnormer.errors import DataError
+from transnormer.data.integrity import prepare_again
+from transnormer.errors import ConfigError, DataError
 
 FILE_NAME = "manifest.json"
+# What a store of each format holds, for the message that another kind was needed.
+CONTENTS = {"transnormer-token-store": "running text", "transnormer-example-store": "labelled examples"}
 
 
 def _inside_the_store(name: str) -> str:
@@ -45,19 +48,35 @@ FileName = Annotated[str, AfterValidator(_inside_the_store)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Unknown keys and values of another type are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Shard(_Strict):
-    """One file of token ids."""
+class AnyManifest(Strict):
+    """What the manifests of all kinds of stores begin with."""
+
+    kind: ClassVar[str]
+
+    format: str
+    version: Literal[1] = 1
+    digest: str = ""
+
+    def check(self) -> str | None:
+        """What does not add up, or None."""
+        return None
+
+
+class Shard(Strict):
+    """One file of an array: token ids, or other numbers of one width; `tokens` is how many."""
 
     file: FileName
     tokens: int = Field(ge=0)
     sha256: Sha256
 
 
-class Split(_Strict):
+class Split(Strict):
     """One split: its counts (see `store.SplitInfo`) and its shards in reading order."""
 
     tokens: int = Field(ge=0)
@@ -66,7 +85,7 @@ class Split(_Strict):
     shards: list[Shard]
 
 
-class TokenizerFile(_Strict):
+class TokenizerFile(Strict):
     """One file of the saved tokenizer."""
 
     file: FileName
@@ -74,12 +93,12 @@ class TokenizerFile(_Strict):
     sha256: Sha256
 
 
-class Manifest(_Strict):
+class Manifest(AnyManifest):
     """The whole file."""
 
+    kind: ClassVar[str] = "token store"
+
     format: Literal["transnormer-token-store"] = "transnormer-token-store"
-    version: Literal[1] = 1
-    digest: str = ""
     dtype: Literal["uint16", "uint32"]
     vocab_size: int = Field(gt=0, le=2**32)
     splits: dict[str, Split]
@@ -90,40 +109,51 @@ class Manifest(_Strict):
     def numpy_dtype(self) -> np.dtype:
         return np.dtype(self.dtype).newbyteorder("<")
 
+    def check(self) -> str | None:
+        for name, split in self.splits.items():
+            if sum(shard.tokens for shard in split.shards) != split.tokens:
+                return f"splits.{name}.tokens is not the sum of its shards"
+        return None
+
+
+AnyKind = TypeVar("AnyKind", bound=AnyManifest)
+
 
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
     """The narrowest dtype that holds every id."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def digest_of(manifest: Manifest) -> str:
+def digest_of(manifest: AnyManifest) -> str:
     """sha256 of the manifest as compact JSON with sorted keys and an empty digest: the identity of a store."""
     plain = {**manifest.model_dump(), "digest": ""}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def to_json(manifest: Manifest) -> str:
+def to_json(manifest: AnyManifest) -> str:
     """The text of manifest.json, its digest filled in."""
     sealed = manifest.model_copy(update={"digest": digest_of(manifest)})
     return json.dumps(sealed.model_dump(), indent=2, ensure_ascii=False) + "\n"
 
 
-def read_manifest(store: Path) -> Manifest:
+def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
     """Reads and checks a store's manifest; a DataError says what is wrong with it."""
     path = store / FILE_NAME
-    again = f"remove {store} and prepare it again"
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = kind.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         hint = "`transnormer data prepare ... --out STORE` writes one"
-        raise DataError(f"{store} is not a token store: it has no {FILE_NAME}", hint) from None
+        raise DataError(f"{store} is not a {kind.kind}: it has no {FILE_NAME}", hint) from None
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("format",) and first["input"] in CONTENTS:
+            wanted = CONTENTS[kind.model_fields["format"].default]
+            hint = "`transnormer data info STORE` says what a store is for"
+            raise ConfigError(f"{store} holds {CONTENTS[first['input']]}, not {wanted}", hint) from None
         where = ".".join(str(part) for part in first["loc"]) or "the JSON"
-        raise DataError(f"{path}: {where}: {first['msg']}", again) from None
+        raise DataError(f"{path}: {where}: {first['msg']}", prepare_again(store)) from None
     if manifest.digest != digest_of(manifest):
-        raise DataError(f"{path} was edited: its digest does not match", again)
-    for name, split in manifest.splits.items():
-        if sum(shard.tokens for shard in split.shards) != split.tokens:
-            raise DataError(f"{path}: splits.{name}.tokens is not the sum of its shards", again)
+        raise DataError(f"{path} was edited: its digest does not match", prepare_again(store))
+    if wrong := manifest.check():
+        raise DataError(f"{path}: {wrong}", prepare_again(store))
     return manifest

@@ -78,7 +78,7 @@ class Rotation(nn.Module):
     def _reflect(self, x: Tensor) -> Tensor:
         # A sum and not a matrix product, so that a compiler fuses it with the feature map and the rotation.
         direction = self.reflection.to(x.dtype)
-        return x - 2 * (x * direction).sum(dim=-1, keepdim=True) * direction
+        return (x - 2 * (x * direction).sum(dim=-1, keepdim=True) * direction).to(x.dtype)
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -75,9 +75,13 @@ class TransNormerModel(TransNormerPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only."""
+        """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only.
+
+        `position_ids` [B, T] says otherwise to the absolute positions added to the embedding, and only to them.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ConfigError("pass exactly one of input_ids and inputs_embeds")
         tokens = input_ids if input_ids is not None else inputs_embeds
@@ -94,9 +98,12 @@ class TransNormerModel(TransNormerPreTrainedModel):
         packing = Packing(mask) if mask is not None and new > 1 else None
         if packing is not None:
             tokens, mask = packing.pack(tokens), packing.mask
+            position_ids = None if position_ids is None else packing.pack(position_ids)
 
         embedded = self.embed_tokens(tokens) if inputs_embeds is None else tokens
-        x = self._embed(embedded, None if past_key_values is None else length, past)
+        if position_ids is None:
+            position_ids = token_positions(embedded, None if past_key_values is None else length)
+        x = self._embed(embedded, position_ids, past)
         hidden_states = [x]
         for index, layer in enumerate(self.layers):
             if past_key_values is None:
@@ -124,12 +131,11 @@ class TransNormerModel(TransNormerPreTrainedModel):
             return self._gradient_checkpointing_func(layer, x, mask)[0]
         return layer(x, mask)[0]
 
-    def _embed(self, x: Tensor, length: Tensor | None, past: int) -> Tensor:
-        """Add what the embedding knows about positions [B, T, hidden_size]."""
+    def _embed(self, x: Tensor, positions: Tensor, past: int) -> Tensor:
+        """Add what the embedding knows about positions [T] or [B, T] to x [B, T, hidden_size]."""
         config = self.config
         if config.scale_embedding:
             x = x * config.hidden_size**0.5
-        positions = token_positions(x, length)
         if config.position_embedding == "sinusoidal":
             x = x + sinusoidal_embedding(positions, config.hidden_size, x.dtype)
         elif config.position_embedding == "learned":

@@ -19,7 +19,7 @@ _CHOICES = {
     "position": ROTATIONS,
     "position_embedding": ("none", "sinusoidal", "learned"),
     "init_scheme": ("xavier", "normal"),
-    "pooling": ("mean", "first", "last"),
+    "pooling": ("mean", "padded_mean", "first", "last"),
     "classifier_act": ("relu", "tanh"),
 }
 
@@ -63,7 +63,8 @@ class TransNormerConfig(PreTrainedConfig):
     # A bias of the causal head; the masked one has one always, as RoBERTa's.
     lm_head_bias: bool = False
     use_cache: bool = True
-    # Classification heads: how tokens become one vector, and the hidden layer of the classifier.
+    # Classification heads: how tokens become one vector, and the hidden layer of the classifier. `padded_mean` divides
+    # the sum over real tokens by max_position_embeddings, as Skyformer's code does.
     pooling: str = "mean"
     classifier_hidden_size: int | None = None
     classifier_act: str = "relu"

@@ -152,17 +152,27 @@ class ClassifierHead(nn.Module):
         return self.out_proj(self.dropout(self.activation(self.dense(x))))
 
 
-def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """One vector per sequence from [B, T, d]: the mean over real tokens, or the first or last real one."""
+def pool(x: Tensor, mask: Tensor | None, how: str, padded_length: int | None = None) -> Tensor:
+    """One vector per sequence from [B, T, d]: the mean over real tokens, or the first or last real one.
+
+    `padded_mean` is the sum over real tokens divided by `padded_length`, whatever the padding of this batch.
+    """
     if mask is None:
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     weights = mask.to(x.dtype)
+    if how == "padded_mean":
+        assert padded_length is not None
+        return (weights[:, None, :] @ x).squeeze(1) / padded_length
     if how != "mean":
         count = mask.long().cumsum(dim=1)
         target = torch.ones_like(count[:, -1:]) if how == "first" else count[:, -1:]
         weights = ((count == target) & mask.bool()).to(x.dtype)
     # A sequence without a single real token pools to zero rather than to 0/0.
     return (weights[:, None, :] @ x).squeeze(1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _pool(x: Tensor, mask: Tensor | None, config: TransNormerConfig) -> Tensor:
+    return pool(x, mask, config.pooling, config.max_position_embeddings)
 
 
 class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
@@ -181,12 +191,18 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """`labels` [B]: class indices, or values when num_labels is 1."""
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
-        logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, self.config.pooling))
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+        )
+        logits = self.classifier(_pool(outputs.last_hidden_state, attention_mask, self.config))
         loss = None if labels is None else classification_loss(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -213,7 +229,7 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
     ) -> SequenceClassifierOutput:
         """`labels` [B]: class indices."""
         x, y = (
-            pool(self.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask, self.config.pooling)
+            _pool(self.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask, self.config)
             for ids, mask in ((input_ids, attention_mask), (pair_input_ids, pair_attention_mask))
         )
         logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformers.utils import logging
-
 from transnormer.models.backbone import TransNormerPreTrainedModel
+from transnormer.models.quiet import no_progress_bars
 
 
 def save_quietly(model: TransNormerPreTrainedModel, folder: Path) -> None:
     """Write a Hugging Face model folder and print nothing."""
-    had_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    with no_progress_bars():
         model.save_pretrained(folder)
-    finally:
-        if had_bar:
-            logging.enable_progress_bar()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,18 @@ class Task(ABC):
     divides at the very end, so neither micro-batches nor processes of different size change a result.
     """
 
-    name: ClassVar[str]
+    name: str
     primary_metric: ClassVar[str]
     higher_is_better: ClassVar[bool]
+    # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
+    test_split: ClassVar[str | None] = None
+    # Values that the key `protocol` may have.
+    protocols: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def about(cls, name: str) -> str:
+        """What is learned under this name, in a line."""
+        return (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
 
     @abstractmethod
     def __init__(self, config: RunConfig) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from transnormer.data.lra.spec import SPECS
 from transnormer.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig
     from transnormer.tasks.contract import Task
 
-# Class names, not classes: listing the tasks must not import torch.
-TASKS = {"causal_lm": "CausalLM", "masked_lm": "MaskedLM"}
+# Modules and class names, not classes: listing the tasks must not import torch.
+TASKS = {
+    "causal_lm": ("causal_lm", "CausalLM"),
+    "masked_lm": ("masked_lm", "MaskedLM"),
+    **dict.fromkeys(SPECS, ("lra", "LongRangeArena")),
+}
 
 
 def list_tasks() -> list[str]:
@@ -20,9 +25,18 @@ def list_tasks() -> list[str]:
     return sorted(TASKS)
 
 
+def task_class(name: str) -> type[Task]:
+    """The class behind a name."""
+    if name not in TASKS:
+        raise ConfigError(f"task: unknown task '{name}'", did_you_mean(name, TASKS))
+    module, class_name = TASKS[name]
+    return getattr(import_module(f"transnormer.tasks.{module}"), class_name)
+
+
 def build_task(config: RunConfig) -> Task:
     """The task a config asks for, its data opened."""
-    if config.task not in TASKS:
-        raise ConfigError(f"task: unknown task '{config.task}'", did_you_mean(config.task, TASKS))
-    module = import_module(f"transnormer.tasks.{config.task}")
-    return getattr(module, TASKS[config.task])(config)
+    chosen = task_class(config.task)
+    if config.protocol is not None and config.protocol not in chosen.protocols:
+        hint = f"known: {', '.join(chosen.protocols)}" if chosen.protocols else "leave it out"
+        raise ConfigError(f"protocol: {config.task} has no protocol '{config.protocol}'", hint)
+    return chosen(config)

@@ -20,7 +20,7 @@ from transnormer.data.sampling import EpochSampler
 from transnormer.data.store import TokenStore
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.data.windows import Windows
-from transnormer.errors import DataError
+from transnormer.errors import ConfigError, DataError
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.presets import preset
 from transnormer.tasks.contract import Batch, Task
@@ -127,6 +127,8 @@ class TokenWindowTask(Task):
 def open_store(config: RunConfig) -> TokenStore:
     """The store a config names, or that of its corpus; every byte is checked against the recorded hashes."""
     data = config.data
+    if data.limit_examples is not None:
+        raise ConfigError("data.limit_examples: text has no examples to count", "set data.limit_bytes")
     path = data.store or cached_store(data.corpus, data.tokenizer, data.vocab_size, data.limit_bytes, data.source)
     store = TokenStore.open(path)
     store.verify()

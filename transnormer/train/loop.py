@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
@@ -127,11 +127,7 @@ class Loop:
         if (stopping or self.save_due) and self.check_weights():
             self.save()
         if stopping:
-            name = self.signals.received.name if self.signals.received else "a signal to another process"
-            raise Preempted(
-                f"stopped by {name} after step {self.state.step}, which is saved",
-                hint=f"continue with `transnormer resume {self.folder.path}`",
-            )
+            self._preempted()
 
     @property
     def evaluation_due(self) -> bool:
@@ -174,6 +170,20 @@ class Loop:
         if math.isfinite(value) and (state.best is None or sign * value > sign * state.best.value):
             state.best = Best(state.step, task.primary_metric, value, metrics)
         self.recorder.evaluation(state.step, _SPLIT, metrics)
+
+    def test(self) -> dict[str, Any] | None:
+        """Where the task asks for it, score its test split with the best checkpoint, whose weights stay in place."""
+        split = self.learner.task.test_split
+        if split is None:
+            return None
+        weights, step = weights_folder(self.folder, "best")
+        self.learner.load_model(weights)
+        sums: dict[str, float] = {}
+        with suppress(EvaluationInterrupted), self.signals.interrupting_evaluation():
+            sums = self.learner.evaluate(split)
+        if self.ranks.any(not sums):
+            self._preempted()
+        return {"split": split, "step": step, "metrics": self.learner.reduce_metrics(sums)}
 
     def save(self) -> None:
         """Commit a checkpoint of this step if there is none yet, and only then let older ones go."""
@@ -240,6 +250,13 @@ class Loop:
         self._saved = state.step if state.step > 0 else None
         self.recorder.begin(state.step, state.evaluated)
 
+    def _preempted(self) -> NoReturn:
+        name = self.signals.received.name if self.signals.received else "a signal to another process"
+        raise Preempted(
+            f"stopped by {name} after step {self.state.step}, which is saved",
+            hint=f"continue with `transnormer resume {self.folder.path}`",
+        )
+
     def _is_due(self, every: int) -> bool:
         return self.state.step > 0 and (self.state.step % every == 0 or self.state.step == self.config.train.steps)
 
@@ -249,7 +266,8 @@ def _finish(loop: Loop) -> dict[str, Any]:
     with loop.signals:
         loop.run()
         loop.ranks.on_main(lambda: save_final(loop.folder, loop.learner, loop.state))
-        return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state))
+        test = loop.test()
+        return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state, test))
 
 
 @contextmanager

@@ -12,8 +12,14 @@ from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState
 
 
-def write_result(folder: RunFolder, learner: Learner, state: RunState) -> dict[str, Any]:
-    """Write result.json, the sign that the run is finished, and return its content."""
+def write_result(
+    folder: RunFolder, learner: Learner, state: RunState, test: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write result.json, the sign that the run is finished, and return its content.
+
+    `metrics` are those of the last step and `best` those of the best, both on the validation split; `test` is the score
+    of the best checkpoint on the test split, for a task that asks for one.
+    """
     config, task = learner.config, learner.task
     best = state.best
     result = {
@@ -23,6 +29,7 @@ def write_result(folder: RunFolder, learner: Learner, state: RunState) -> dict[s
         "primary_metric": task.primary_metric,
         "metrics": state.metrics,
         "best": {"step": best.step, "metrics": best.metrics} if best else None,
+        "test": test,
         "parameters": count_parameters(learner.model),
         "steps": state.step,
         "tokens": state.tokens,

@@ -135,7 +135,7 @@ class RunFolder:
         if not self.result_file.is_file():
             return None
         result = json.loads(self.result_file.read_text())
-        for scored in filter(None, (result, result["best"])):
+        for scored in filter(None, (result, result["best"], result.get("test"))):
             scored["metrics"] = read_floats(scored["metrics"])
         return result
 

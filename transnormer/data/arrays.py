@@ -1,0 +1,105 @@
+"""A long array of numbers in files of bounded size: written with hashes, read through memory maps."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from transnormer.data.integrity import RecordedFile
+from transnormer.data.manifest import Shard
+from transnormer.data.store_folder import flush
+
+MAX_ENTRIES = 2**27  # of one file
+
+
+class ArrayWriter:
+    """Appends to NAME-00000.bin, NAME-00001.bin, ... in a folder; the last file stays open until `finish`."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, max_entries: int = MAX_ENTRIES) -> None:
+        self.folder, self.name, self.dtype, self.max_entries = folder, name, dtype, max_entries
+        self.entries = 0
+        self._shards: list[Shard] = []
+        self._start_file()
+
+    def _start_file(self) -> None:
+        self._file_name = f"{self.name}-{len(self._shards):05d}.bin"
+        self._file: BinaryIO = (self.folder / self._file_name).open("wb")
+        self._sha256 = hashlib.sha256()
+        self._in_file = 0
+
+    def append(self, values: np.ndarray) -> None:
+        """Adds numbers, which the caller knows to fit the dtype."""
+        while len(values):
+            if self._in_file == self.max_entries:
+                self._end_file()
+                self._start_file()
+            fitting, values = np.split(values, [self.max_entries - self._in_file])
+            data = fitting.astype(self.dtype).tobytes()
+            self._file.write(data)
+            self._sha256.update(data)
+            self._in_file += len(fitting)
+            self.entries += len(fitting)
+
+    def _end_file(self) -> None:
+        flush(self._file)
+        self._file.close()
+        self._shards.append(Shard(file=self._file_name, tokens=self._in_file, sha256=self._sha256.hexdigest()))
+
+    def finish(self) -> list[Shard]:
+        """All files, on the disk, in reading order."""
+        self._end_file()
+        return self._shards
+
+    def close(self) -> None:
+        """Lets go of the open file, finished or not."""
+        self._file.close()
+
+
+class StoredArray:
+    """The files as if they were one array; each is mapped when first read."""
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], dtype: np.dtype) -> None:
+        self.folder, self.shards, self.dtype = folder, shards, dtype
+        self._starts = [0, *accumulate(shard.tokens for shard in shards)]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, start: int, stop: int, dtype: type[np.generic] | None = None) -> np.ndarray:
+        """A copy of the entries start .. stop - 1, across files, in another dtype if wanted."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"entries {start}:{stop} of an array of {len(self)}")
+        values = np.empty(stop - start, dtype=dtype or self.dtype)
+        at = start
+        while at < stop:
+            number = bisect_right(self._starts, at) - 1
+            end = min(stop, self._starts[number + 1])
+            part = self._maps[number][at - self._starts[number] : end - self._starts[number]]
+            values[at - start : end - start] = part
+            at = end
+        return values
+
+    def place(self, index: int) -> tuple[Path, int]:
+        """The file of an entry, and its number there."""
+        number = bisect_right(self._starts, index) - 1
+        return self.folder / self.shards[number].file, index - self._starts[number]
+
+    @cached_property
+    def _maps(self) -> list[np.ndarray]:
+        # An empty file cannot be mapped; it is never indexed, but it keeps its place in the list.
+        return [
+            np.memmap(self.folder / shard.file, dtype=self.dtype, mode="r") if shard.tokens else np.empty(0, self.dtype)
+            for shard in self.shards
+        ]
+
+
+def recorded_files(shards: Sequence[Shard], dtype: np.dtype) -> list[RecordedFile]:
+    """The files of an array for checking."""
+    return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256) for shard in shards]

@@ -1,0 +1,116 @@
+"""Writing a store of labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from transnormer.data.arrays import ArrayWriter
+from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest, ExampleShards, ids_dtype
+from transnormer.data.store_folder import StoreFolder, disk_errors
+from transnormer.errors import DataError
+
+WAITING = 1024  # examples that are written to the files together
+
+
+class ExampleWriter(StoreFolder):
+    """Appends examples to splits; the store appears at `path` when the `with` block ends, whole or not at all."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        task: str,
+        vocab_size: int,
+        num_labels: int,
+        max_length: int,
+        sequences: Literal[1, 2] = 1,
+        meta: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(path)
+        self.task, self.vocab_size, self.num_labels = task, vocab_size, num_labels
+        self.max_length, self.sequences = max_length, sequences
+        self.meta = dict(meta or {})
+        self._splits: dict[str, _SplitWriter] = {}
+
+    def append(self, split: str, sequences: Sequence[np.ndarray], label: int) -> None:
+        """Adds one example: its sequence, or the two of a pair, and its label."""
+        if len(sequences) != self.sequences:
+            raise ValueError(f"an example of {self.task} has {self.sequences} sequences, got {len(sequences)}")
+        for ids in sequences:
+            if not 0 < len(ids) <= self.max_length:
+                raise DataError(
+                    f"'{split}' got a sequence of {len(ids)} tokens; {self.task} has 1 .. {self.max_length}"
+                )
+            if not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
+                raise DataError(f"'{split}' got ids {ids.min()} .. {ids.max()} outside the vocabulary")
+        if not 0 <= label < self.num_labels:
+            raise DataError(f"'{split}' got the label {label}, not 0 .. {self.num_labels - 1}")
+        with disk_errors(self.path):
+            if split not in self._splits:
+                dtype = np.dtype(ids_dtype(self.vocab_size)).newbyteorder("<")
+                self._splits[split] = _SplitWriter(self.partial, split, dtype)
+            self._splits[split].append(sequences, label)
+
+    def examples(self, split: str) -> int:
+        """Examples appended to a split so far."""
+        return self._splits[split].examples if split in self._splits else 0
+
+    def finish(self) -> ExampleManifest:
+        return ExampleManifest(
+            task=self.task,
+            dtype=ids_dtype(self.vocab_size),
+            vocab_size=self.vocab_size,
+            num_labels=self.num_labels,
+            max_length=self.max_length,
+            sequences=self.sequences,
+            splits={name: split.finish() for name, split in self._splits.items()},
+            meta=self.meta,
+        )
+
+    def close(self) -> None:
+        for split in self._splits.values():
+            split.close()
+
+
+class _SplitWriter:
+    """The three arrays of one split, and the examples that wait to be written."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
+        self.examples = 0
+        self._ids = ArrayWriter(folder, f"{name}-ids", dtype)
+        self._lengths = ArrayWriter(folder, f"{name}-lengths", LENGTHS)
+        self._labels = ArrayWriter(folder, f"{name}-labels", LABELS)
+        self._waiting: list[np.ndarray] = []
+        self._waiting_labels: list[int] = []
+
+    def append(self, sequences: Sequence[np.ndarray], label: int) -> None:
+        self._waiting += sequences
+        self._waiting_labels.append(label)
+        self.examples += 1
+        if len(self._waiting_labels) == WAITING:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._ids.append(np.concatenate(self._waiting))
+            self._lengths.append(np.array([len(ids) for ids in self._waiting]))
+            self._labels.append(np.array(self._waiting_labels))
+        self._waiting, self._waiting_labels = [], []
+
+    def finish(self) -> ExampleShards:
+        self._write()
+        return ExampleShards(
+            examples=self.examples,
+            tokens=self._ids.entries,
+            ids=self._ids.finish(),
+            lengths=self._lengths.finish(),
+            labels=self._labels.finish(),
+        )
+
+    def close(self) -> None:
+        for array in (self._ids, self._lengths, self._labels):
+            array.close()

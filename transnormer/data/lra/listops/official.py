@@ -1,0 +1,87 @@
+"""ListOps as the Long Range Arena stores it: basic_{train,val,test}.tsv with binary trees in parentheses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from transnormer.data.lra.listops.language import CLOSE, MIN, NUM_CLASSES, PAD, SM, TOKENS, fault
+from transnormer.errors import DataError
+
+HEADER = "Source\tTarget"
+IDS = {token: number for number, token in enumerate(TOKENS) if number != PAD} | {"X": CLOSE}
+
+
+def read_official_tsv(path: str | Path) -> Iterator[tuple[np.ndarray, int]]:
+    """(tokens, label) of each line; a DataError names the file and the line that is not one."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            header = file.readline().rstrip(b"\r\n")
+            if header != HEADER.encode():
+                shown = header[:40].decode(errors="replace")
+                hint = "take basic_train.tsv, basic_val.tsv or basic_test.tsv of the LRA release"
+                raise DataError(f"{path} line 1: the header is '{shown}', not 'Source<TAB>Target'", hint)
+            number = 1
+            for number, line in enumerate(file, start=2):
+                yield _parsed(line, f"{path} line {number}")
+            if number == 1:
+                raise DataError(f"{path} has a header but no examples", "is the file complete?")
+    except OSError as problem:
+        hint = "the source is a file such as listops-1000/basic_train.tsv"
+        raise DataError(f"cannot read {path}: {problem.strerror}", hint) from problem
+
+
+def _parsed(line: bytes, where: str) -> tuple[np.ndarray, int]:
+    columns = line.rstrip(b"\r\n").split(b"\t")
+    if len(columns) != 2:
+        hint = "each line is an expression, one tab, and its value"
+        raise DataError(f"{where}: {len(columns)} columns instead of 2", hint)
+    try:
+        source, label = columns[0].decode("ascii"), int(columns[1])
+    except ValueError as problem:  # also of undecodable bytes
+        raise DataError(f"{where}: {problem}", "the expression is ASCII, its value a digit") from problem
+    if not 0 <= label < NUM_CLASSES:
+        raise DataError(f"{where}: the label is {label}", f"labels are 0 .. {NUM_CLASSES - 1}")
+    words = source.replace("(", " ").replace(")", " ").split()
+    try:
+        tokens = np.fromiter((IDS[word] for word in words), dtype=np.uint8, count=len(words))
+    except KeyError as problem:
+        hint = f"ListOps has the tokens {' '.join(TOKENS[1:])}"
+        raise DataError(f"{where}: unknown token {problem}", hint) from problem
+    if wrong := fault(tokens):
+        raise DataError(f"{where}: {wrong}", "is the line complete?")
+    return tokens, label
+
+
+def write_official_tsv(path: str | Path, examples: Iterable[tuple[np.ndarray, int]]) -> None:
+    """Writes a file that `read_official_tsv` and the LRA's own pipelines read."""
+    with Path(path).open("w", encoding="ascii", newline="") as file:
+        file.write(f"{HEADER}\r\n")  # line ends as the official generator has them
+        for tokens, label in examples:
+            file.write(f"{_nested(tokens)}\t{label}\r\n")
+
+
+def _nested(tokens: np.ndarray) -> str:
+    """Left-nested pairs: [MAX 4 3 ] becomes ( ( ( [MAX 4 ) 3 ) ] )."""
+    if wrong := fault(tokens := tokens[tokens != PAD]):
+        raise DataError(wrong, "only whole expressions can be written")
+    out: list[str] = []
+    starts: list[tuple[int, int]] = []  # of the open operators: place in `out` to open parentheses at, arguments so far
+    for token in tokens.tolist():
+        if MIN <= token <= SM:
+            starts.append((len(out), 0))
+            out += ["", TOKENS[token]]
+            continue
+        out.append(TOKENS[token])
+        if token == CLOSE:
+            place, arguments = starts.pop()
+            out[place] = "( " * (arguments + 1)
+            out.append(")")
+        if starts:
+            place, arguments = starts[-1]
+            starts[-1] = (place, arguments + 1)
+            out.append(")")
+    return " ".join(out).replace("  ", " ").strip()

@@ -1,0 +1,154 @@
+"""From a generator or a download to an example store of one of the five tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transnormer.data.example_writer import ExampleWriter
+from transnormer.data.lra.generated import (
+    generated_listops,
+    generated_pathfinder,
+    official_listops,
+    official_pathfinder,
+)
+from transnormer.data.lra.image import open_image
+from transnormer.data.lra.retrieval import open_retrieval
+from transnormer.data.lra.source import Example, Part, Source, evenly
+from transnormer.data.lra.spec import Spec, spec_of
+from transnormer.data.lra.text import open_text
+from transnormer.data.store_folder import require_free
+from transnormer.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+IMAGE_SIZE = 32  # of Pathfinder, where none is asked for
+Progress = Callable[[int, int], None]
+
+
+def prepare(
+    task: str,
+    out: str | Path,
+    *,
+    source: str | Path | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    size: int | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes the example store of a task and returns its path. The same arguments give the same bytes, every time.
+
+    task       lra/listops, lra/text, lra/retrieval, lra/pathfinder, lra/image
+    source     where the public files lie; lra/listops and lra/pathfinder are generated without one
+    seed       of generated examples, and of those that are held out where the source has no validation set
+    limit      at most so many examples in each split, evenly spaced over the source
+    size       of Pathfinder's images: 32 (default), 64 or 128
+    processes  that generate at once (default: one per CPU); they do not change what is written
+    progress   called now and then with the examples read and their total
+    """
+    out = Path(out)
+    require_free(out)
+    write_store(plan(task, source, seed, limit, size, processes), out, progress)
+    return out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides the contents of a store; `meta` describes it for the manifest, source files by their hashes."""
+
+    spec: Spec
+    source: Source
+    meta: dict[str, Any]
+
+
+def plan(
+    task: str,
+    source: str | Path | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    size: int | None = None,
+    processes: int | None = None,
+) -> Plan:
+    """Finds the files and checks the options; nothing is generated yet."""
+    spec = spec_of(task)
+    if size is not None and task != "lra/pathfinder":
+        raise ConfigError(f"{task} has no image size to choose", "leave --size out")
+    if spec.name == "lra/pathfinder":
+        spec = replace(spec, max_length=(size or IMAGE_SIZE) ** 2)
+    if source is None and not spec.generated:
+        hint = f"`transnormer data prepare {task} --source PATH --out STORE`, or data.source=PATH"
+        raise ConfigError(f"{task} cannot be generated: it needs a source", hint)
+    opened = _open(spec, source, seed, limit, size or IMAGE_SIZE, processes or os.cpu_count() or 1)
+    opened = replace(opened, parts={name: _limited(part, limit) for name, part in opened.parts.items()})
+    meta = {"split_rule": opened.split_rule, "limit": limit, **opened.origin}
+    if differences := _differences(spec, opened):
+        meta["differs_from_published"] = differences
+    return Plan(spec, opened, meta)
+
+
+def _open(spec: Spec, source: str | Path | None, seed: int, limit: int | None, size: int, processes: int) -> Source:
+    if source is None:
+        if spec.name == "lra/listops":
+            return generated_listops(seed, limit, processes)
+        return generated_pathfinder(seed, limit, size, processes)
+    openers: dict[str, Callable[[], Source]] = {
+        "lra/listops": lambda: official_listops(source),
+        "lra/pathfinder": lambda: official_pathfinder(source, size, seed),
+        "lra/text": lambda: open_text(source, seed),
+        "lra/image": lambda: open_image(source, seed),
+        "lra/retrieval": lambda: open_retrieval(source),
+    }
+    return openers[spec.name]()
+
+
+def write_store(plan: Plan, out: Path, progress: Progress | None = None) -> None:
+    """Carries out a plan."""
+    spec = plan.spec
+    if differences := plan.meta.get("differs_from_published"):
+        log.warning("%s is not the published set: %s; do not compare results", spec.name, differences)
+    total, done = sum(part.count for part in plan.source.parts.values()), 0
+    with ExampleWriter(
+        out,
+        task=spec.name,
+        vocab_size=spec.vocab_size,
+        num_labels=spec.num_labels,
+        max_length=spec.max_length,
+        sequences=spec.sequences,
+        meta=plan.meta,
+    ) as writer:
+        for part in plan.source.parts.values():
+            for split, (sequences, label) in _routed(part):
+                if split:
+                    writer.append(split, sequences, label)
+                done += 1
+                if progress and (done % 100 == 0 or done == total):
+                    progress(done, total)
+
+
+def _routed(part: Part) -> Iterator[tuple[str | None, Example]]:
+    """Each example of a part with the split it goes to, if any."""
+    names = list(part.splits)
+    place = np.full(part.count, len(names))
+    for number, name in enumerate(names):
+        place[part.splits[name]] = number
+    for number, example in zip(place, part.read(), strict=True):
+        yield (names[number] if number < len(names) else None), example
+
+
+def _limited(part: Part, limit: int | None) -> Part:
+    return replace(part, splits={name: evenly(numbers, limit) for name, numbers in part.splits.items()})
+
+
+def _differences(spec: Spec, source: Source) -> dict[str, str]:
+    """Per part, how the source at hand differs in size from the published one."""
+    if "generated" in source.origin:
+        return {}
+    found = {name: part.count for name, part in source.parts.items()}
+    return {name: f"{found[name]:,} of {count:,}" for name, count in spec.published if found[name] != count}

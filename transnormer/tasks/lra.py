@@ -1,0 +1,194 @@
+"""The five tasks of the Long Range Arena (Tay et al. 2021): classify long sequences, or pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.config.schema import DataSection, RunConfig
+from transnormer.data.examples import ExampleStore
+from transnormer.data.lra.cached import cached_examples
+from transnormer.data.lra.source import evenly
+from transnormer.data.lra.spec import spec_of
+from transnormer.data.sampling import EpochSampler
+from transnormer.errors import ConfigError
+from transnormer.models.backbone import TransNormerPreTrainedModel
+from transnormer.models.config import TransNormerConfig
+from transnormer.models.heads import TransNormerForPairClassification, TransNormerForSequenceClassification
+from transnormer.models.presets import preset
+from transnormer.tasks.contract import Batch, Task
+from transnormer.tasks.lra_protocol import PROTOCOLS, Examples, LRAProtocol
+from transnormer.tasks.padding import padded
+
+_POOLING = {
+    "mean": "mean over real tokens",
+    "padded_mean": "sum over real tokens divided by the padded length",
+    "first": "classified by the first token",
+    "last": "classified by the last token",
+}
+
+
+class LongRangeArena(Task):
+    """Scored by accuracy: the share of examples whose class is found.
+
+    The best checkpoint is chosen on the validation split: all of it, or `data.eval_windows` evenly spaced examples.
+    When a run ends, all of the test split is scored once with that checkpoint. Batches are padded to their longest
+    sequence; masks are real, so padding changes no score.
+    """
+
+    primary_metric = "accuracy"
+    higher_is_better = True
+    test_split = "test"
+    protocols = PROTOCOLS
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.name = config.task
+        self.spec = spec_of(config.task)
+        _refuse_keys_of_text(config)
+        self.store = open_examples(config)
+        self._protocol = LRAProtocol(config.protocol or PROTOCOLS[0], self.spec)
+        self._train = self.examples("train")
+        self._sampler = EpochSampler(len(self._train), config.seed)
+
+    @classmethod
+    def about(cls, name: str) -> str:
+        return spec_of(name).summary
+
+    @property
+    def protocol(self) -> str:
+        data, meta = self.config.data, self.store.meta
+        chosen_on = f"{data.eval_windows:,} validation examples" if data.eval_windows else "the validation split"
+        parts = [
+            self._protocol.describe(meta.get("split_rule", "splits of the store")),
+            _POOLING[self.model_config().pooling],
+            f"checkpoint chosen on {chosen_on}, test split scored once with it",
+        ]
+        if limit_of_store := meta.get("limit"):
+            parts.append(f"at most {limit_of_store:,} examples per split")
+        for part, difference in meta.get("differs_from_published", {}).items():
+            parts.append(f"not the published data: {part} has {difference}")
+        return "; ".join(parts)
+
+    @property
+    def num_train_samples(self) -> int:
+        return len(self._train)
+
+    def examples(self, split: str) -> Examples:
+        """The examples of a split under this run's protocol."""
+        return self._protocol.examples(self.store, split)
+
+    def build_model(self) -> TransNormerPreTrainedModel:
+        pair = self.store.sequences == 2
+        head = TransNormerForPairClassification if pair else TransNormerForSequenceClassification
+        return head(self.model_config())
+
+    def model_config(self) -> TransNormerConfig:
+        """The preset, what the config changes of it, and what the task requires."""
+        section = self.config.model
+        fields = {"causal": False, "num_labels": self.store.num_labels, **self._protocol.model_fields}
+        fields |= section.model_dump(exclude={"preset"}, exclude_none=True)
+        size = preset(section.preset, **fields)
+        positions = self.store.max_length
+        if section.max_position_embeddings is not None and section.max_position_embeddings < positions:
+            raise ConfigError(
+                f"model.max_position_embeddings ({section.max_position_embeddings}) is shorter than the sequences of "
+                f"{self.name}, which have up to {positions} tokens",
+                hint="leave it out",
+            )
+        # A preset of Skyformer's size has a little room to spare in both tables; one made for text may have too little.
+        fields["vocab_size"] = max(size.vocab_size, self.store.vocab_size)
+        fields["max_position_embeddings"] = max(size.max_position_embeddings, positions)
+        return preset(section.preset, **fields)
+
+    def train_batch(self, positions: Sequence[int]) -> Batch:
+        return self.batch(self._train, [self._sampler.index(position)[1] for position in positions])
+
+    def batch(self, examples: Examples, indices: Sequence[int], length: int | None = None) -> Batch:
+        """Examples by number: inputs of the model, and `labels`; padded to `length`, or to the longest of them."""
+        batch: Batch = {}
+        for which, prefix in enumerate(("", "pair_")[: self.store.sequences]):
+            ids, mask = padded([examples.sequence(index, which) for index in indices], length)
+            batch[f"{prefix}input_ids"] = ids
+            if self.spec.padded:
+                batch[f"{prefix}attention_mask"] = mask
+        if self._protocol.masks_black:
+            batch["attention_mask"] = batch["input_ids"] != 0
+            # A masked pixel is left out of its row of tokens; those that stay keep their places in the image.
+            batch["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids)
+        batch["labels"] = torch.from_numpy(examples.labels[indices])
+        return batch
+
+    def targets_in(self, batch: Batch) -> int:
+        return len(batch["labels"])
+
+    def tokens_in(self, batch: Batch) -> int:
+        masks = [tensor for name, tensor in batch.items() if name.endswith("attention_mask")]
+        return int(sum(mask.sum() for mask in masks)) if masks else batch["input_ids"].numel()
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(_logits(model, batch), batch["labels"], reduction="sum")
+
+    def evaluate(
+        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
+    ) -> dict[str, float]:
+        """Sums `loss`, `examples` and `correct` over every world_size-th example of a split."""
+        sums = {"loss": 0.0, "examples": 0.0, "correct": 0.0}
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in self._eval_batches(split, rank, world_size):
+                    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+                    logits, labels = _logits(model, batch), batch["labels"]
+                    sums["loss"] += F.cross_entropy(logits, labels, reduction="sum").item()
+                    sums["examples"] += len(labels)
+                    sums["correct"] += (logits.argmax(dim=-1) == labels).sum().item()
+        finally:
+            model.train(was_training)
+        return sums
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"loss": sums["loss"] / sums["examples"], "accuracy": sums["correct"] / sums["examples"]}
+
+    def save_assets(self, folder: str | Path) -> None:
+        """Nothing: bytes, pixels and operators are their own ids."""
+
+    def _eval_batches(self, split: str, rank: int, world_size: int) -> Iterator[Batch]:
+        """Examples of similar length together, so that little is padded."""
+        examples = self.examples(split)
+        limit = self.config.data.eval_windows if split == "valid" else None
+        chosen = evenly(np.arange(len(examples)), limit)
+        mine = chosen[np.argsort(examples.lengths[chosen].max(axis=1), kind="stable")][rank::world_size]
+        size = self.config.train.micro_batch_size or self.config.train.batch_size
+        for start in range(0, len(mine), size):
+            yield self.batch(examples, mine[start : start + size].tolist())
+
+
+def open_examples(config: RunConfig) -> ExampleStore:
+    """The store a config names, or the task's own; every byte is checked against the recorded hashes."""
+    data = config.data
+    store = ExampleStore.open(data.store or cached_examples(config.task, data.source, data.limit_examples))
+    if store.task != config.task:
+        raise ConfigError(
+            f"data.store: {store.path} was prepared for {store.task}, the task is {config.task}",
+            hint=f"`transnormer data prepare {config.task} --out STORE`, or task={store.task}",
+        )
+    store.verify()
+    return store
+
+
+def _refuse_keys_of_text(config: RunConfig) -> None:
+    default = DataSection()
+    for key in ("corpus", "tokenizer", "vocab_size", "limit_bytes", "sequence_length"):
+        if getattr(config.data, key) != getattr(default, key):
+            raise ConfigError(f"data.{key}: has no meaning for {config.task}", hint="leave it out")
+
+
+def _logits(model: torch.nn.Module, batch: Batch) -> Tensor:
+    return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits.float()

@@ -1,0 +1,78 @@
+"""The two protocols of the Long Range Arena tasks: honest by default, or with the quirks of the published numbers.
+
+`skyformer`   Skyformer's training set-up (the recipes have it), honest data: a validation set apart from the test set,
+              every pixel visible, the mean over real tokens.
+`lra_compat`  as the published code does it: Text is validated on its test set and trains on all of the rest; pixels of
+              value 0 are masked like padding; the mean divides by the padded length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from transnormer.data.examples import ExampleStore
+from transnormer.data.lra.spec import Spec
+
+PROTOCOLS = ("skyformer", "lra_compat")
+
+
+class Examples(Protocol):
+    """Labelled sequences by number."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[N]"""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N, sequences]"""
+
+    def sequence(self, index: int, which: int = 0) -> np.ndarray:
+        """The ids of an example."""
+
+
+class Joined:
+    """Two splits as one, the second after the first."""
+
+    def __init__(self, first: Examples, second: Examples) -> None:
+        self._first, self._second = first, second
+        self.labels = np.concatenate([first.labels, second.labels])
+        self.lengths = np.concatenate([first.lengths, second.lengths])
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def sequence(self, index: int, which: int = 0) -> np.ndarray:
+        if index < len(self._first):
+            return self._first.sequence(index, which)
+        return self._second.sequence(index - len(self._first), which)
+
+
+class LRAProtocol:
+    """What a protocol decides about one task."""
+
+    def __init__(self, name: str, spec: Spec) -> None:
+        self.name = name
+        self._compat = name == "lra_compat"
+        self._validates_on_test = self._compat and spec.name == "lra/text"
+        self.masks_black = self._compat and not spec.padded
+
+    @property
+    def model_fields(self) -> dict[str, Any]:
+        """What it changes of a model."""
+        return {"pooling": "padded_mean"} if self._compat else {}
+
+    def examples(self, store: ExampleStore, split: str) -> Examples:
+        """The examples behind the name of a split."""
+        if self._validates_on_test and split == "train":
+            return Joined(store.split("train"), store.split("valid"))
+        return store.split("test" if self._validates_on_test and split == "valid" else split)
+
+    def describe(self, split_rule: str) -> str:
+        """Splits and masks in words."""
+        rule = "validated on the test set, trained on all the rest" if self._validates_on_test else split_rule
+        return f"{self.name}: {rule}" + ("; pixels of value 0 are masked" if self.masks_black else "")
