@@ -21,13 +21,18 @@ _SOURCE = Path(__file__).resolve().parent
 def describe_environment() -> dict[str, Any]:
     """All of it, as JSON values."""
     return {
-        "command": sys.argv,
+        "command": ["transnormer", *(_without_folders(argument) for argument in sys.argv[1:])],
         "commit": source_commit(),
         "versions": versions(),
         "hardware": hardware(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _without_folders(argument: str) -> str:
+    """Records are published: an absolute path keeps its name only."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def versions() -> dict[str, str]:

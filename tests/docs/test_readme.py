@@ -23,7 +23,7 @@ def usage_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a user has it, with the files that the examples name."""
     folder = tmp_path_factory.mktemp("usage")
     (folder / "docs").symlink_to(ROOT / "docs")
@@ -31,14 +31,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_usage(workplace):
+def test_usage(folder_of_a_user):
     blocks = usage_blocks()
     assert [language for language, _ in blocks] == ["python", "bash", "python"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     for language, code in blocks:
         command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euc", code]
-        done = subprocess.run(command, cwd=workplace, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder_of_a_user, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
 
 
