@@ -16,7 +16,9 @@ _BEGIN, _END = "<!-- results:begin -->", "<!-- results:end -->"
 
 def with_results(readme: str, results: Path) -> str:
     """The text with everything between the markers replaced by what the result files say now."""
-    sections = [section for section in (_demo(results), _growth(results), _speed(results)) if section]
+    sections = [
+        section for section in (_demo(results), _growth(results), _kernels(results), _speed(results)) if section
+    ]
     return re.sub(f"{_BEGIN}.*{_END}", lambda _: "\n".join([_BEGIN, *sections, _END]), readme, flags=re.DOTALL)
 
 
@@ -50,6 +52,28 @@ def _growth(results: Path) -> str | None:
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
         f"(`transnormer bench ops`):\n\n{_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+    )
+
+
+def _kernels(results: Path) -> str | None:
+    record = _read(results / "bench" / "ops-h200.json")
+    if record is None:
+        return None
+    times: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in record["rows"]:
+        if row["by"] != "torch" and not row.get("out_of_memory"):
+            times.setdefault(row["shape"], {})[row["case"]] = row
+    cases = list(dict.fromkeys(case for row in times.values() for case in row))
+
+    def cell(row: dict[str, Any] | None) -> str:
+        return f"{row['forward_us']:.0f} / {row['forward_backward_us']:.0f}" if row else "–"
+
+    rows = [[shape, *(cell(row.get(case)) for case in cases)] for shape, row in times.items()]
+    where = record["environment"]["hardware"]["gpus"][0]
+    return (
+        f"**The two attentions as kernels** ({where}, bf16, batch x length, whole op "
+        "with feature map and norm; microseconds forward / forward + backward; `transnormer bench ops --device cuda`):"
+        f"\n\n{_table(['shape', *cases], rows)}\n"
     )
 
 
