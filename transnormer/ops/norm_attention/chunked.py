@@ -13,6 +13,8 @@ from transnormer.ops.shapes import accumulation_dtype
 
 # Inside a chunk a token costs CHUNK·D, between chunks D·D: they balance at CHUNK = D, and 64 is the paper's head size.
 CHUNK = 64
+# Long sequences are walked in segments, so that what is computed on the way stays in the cache of a CPU.
+SEGMENT = 2048
 
 
 def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -26,6 +28,16 @@ def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | Non
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every position reads itself and what came before: tril(qkᵀ)v inside its chunk, q·Σkvᵀ from the chunks before."""
+    outs = []
+    segments = (x.split(SEGMENT, dim=1) for x in (q, k, v))
+    for q_part, k_part, v_part in zip(*segments, strict=True):
+        out, state = _causal_segment(q_part, k_part, v_part, state)
+        outs.append(out)
+    assert state is not None
+    return (outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)), state
+
+
+def _causal_segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length = q.shape[1]
     chunk = min(CHUNK, length)
     q, k, v = (_in_chunks(x, chunk) for x in (q, k, v))  # [B, H, N, C, D]

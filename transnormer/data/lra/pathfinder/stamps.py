@@ -93,8 +93,8 @@ class Stamps:
     def _moves(self, angles: list[float], distance: int) -> np.ndarray:
         """Where a move leads on the canvas, rounded up to whole pixels: [(y, x), directions, coordinate].
 
-        sin(pi) is not 0 in floating point: whether it moves a coordinate on by a pixel depends on how large that is.
-        The original so draws contours away from the upper and left edges, which changes what pictures look like.
+        sin(pi) is not 0 in floating point: added to a small coordinate it rounds up to a pixel, to a large one not.
+        The original has that too; without it, contours along the upper and left edges run on straighter than there.
         """
         start = np.arange(self.width) - self.border
         return _rounded_up(start + distance * _unit(angles).T[:, :, None]) + self.border
