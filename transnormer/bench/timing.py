@@ -8,13 +8,16 @@ from collections.abc import Callable
 
 import torch
 
+from transnormer.allocator import keep_freed_memory
 from transnormer.errors import ConfigError
 
 
 def require_device(name: str) -> torch.device:
-    """The device of that name, or an error where the machine has none."""
+    """The device of that name, or an error where the machine has none; CPU memory is kept as in training."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no CUDA device", "use --device cpu")
+    if name == "cpu":
+        keep_freed_memory()
     return torch.device(name)
 
 

@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, broadcast_object_list
 from torch import Tensor, nn
 
+from transnormer.allocator import keep_freed_memory
 from transnormer.config.schema import TrainSection
 from transnormer.errors import ConfigError, TransNormerError
 
@@ -29,6 +30,8 @@ class Ranks:
             raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
         on_cuda = has_cuda and train.device != "cpu"
         precision = {"auto": "bf16" if on_cuda else "no", "bf16": "bf16", "float32": "no"}[train.precision]
+        if not on_cuda:
+            keep_freed_memory()
         # accelerate keeps device and precision for the life of the process; each run decides them anew.
         AcceleratorState._reset_state(reset_partial_state=True)
         try:
