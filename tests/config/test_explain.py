@@ -28,7 +28,7 @@ def test_expectations_in_words() -> None:
     assert keys["model.dropout"].expects == "a number >= 0 and < 1, or null"
     assert keys["optim.betas"].expects == "a list of 2 numbers >= 0 and < 1"
     assert keys["train.device"].expects == "one of: auto, cpu, cuda"
-    assert keys["train.compile"].expects == "true or false"
+    assert keys["train.tensorboard"].expects == "true or false"
 
 
 def test_explain_a_key_a_section_and_everything() -> None:

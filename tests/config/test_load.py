@@ -66,7 +66,7 @@ def test_mappings_merge_key_by_key(tmp_path: Path) -> None:
         ("data.source=*.txt", "*.txt"),
         ("data.source=my [new] files/#1: {a}.txt", "my [new] files/#1: {a}.txt"),
         ("data.store=null", None),
-        ("train.compile=true", True),
+        ("train.tensorboard=true", True),
         ("model.position=none", "none"),
     ],
 )
@@ -96,7 +96,7 @@ def test_values_are_read_as_people_mean_them(empty: Path, override: str, read: o
             "one of: constant, inverse_sqrt, polynomial, cosine, one_cycle; got 'cosin'",
             "cosine",
         ),
-        ("train.compile=yes", "train.compile: expected true or false; got 'yes'", None),
+        ("train.tensorboard=yes", "train.tensorboard: expected true or false; got 'yes'", None),
         ("model.mixers=diag", "model.mixers: expected a list of strings, or null; got 'diag'", None),
         ("model.mixer_options={diag: {a: [1]}}", "got [1] at model.mixer_options.diag.a", None),
         ("train=5", "train: is a section, not a value; got 5", "train.steps"),

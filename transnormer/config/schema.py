@@ -125,7 +125,11 @@ class TrainSection(Section):
     precision: Literal["auto", "float32", "bf16"] = Field(
         default="auto", description="auto: bf16 on CUDA, float32 on CPU"
     )
-    compile: bool = Field(default=False, description="torch.compile the model")
+    speed: Literal["auto", "eager", "compile", "graph"] = Field(
+        default="auto",
+        description="how a step runs: op by op, compiled, or compiled and as one CUDA graph with the data on the GPU; "
+        "auto: on CUDA graph where it can be, else compile; on CPU eager",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
     nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,32 @@ from transnormer.config.schema import RunConfig
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 Batch = dict[str, Tensor]
+
+
+class Resident(Protocol):
+    """A task's data on one device: batches are gathered there by number, and all have one shape."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the sums that `score` gives, as in `Task.evaluate`."""
+
+    def feed(self, positions: range) -> Batch:
+        """What decides a training batch, such as the numbers of its samples, on the CPU."""
+
+    def tokens(self, positions: range) -> int:
+        """Number of tokens that are processed, padding not counted."""
+
+    def load(self, split: str) -> None:
+        """Bring a split to the device, if it is not there yet."""
+
+    def batch(self, feed: Batch) -> Batch:
+        """The training samples of a feed; both are on the device."""
+
+    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
+        """A whole evaluation as feeds of one shape."""
+
+    def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
+        """The sums named in `scores` for one feed of an evaluation."""
 
 
 class Task(ABC):
@@ -81,6 +107,10 @@ class Task(ABC):
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The score from sums over the whole split; holds `primary_metric`."""
+
+    def resident(self, device: torch.device) -> Resident | None:
+        """The data on a device, for a task whose training data is small enough to lie there."""
+        return None
 
     @abstractmethod
     def save_assets(self, folder: str | Path) -> None:

@@ -24,6 +24,7 @@ from transnormer.models.presets import preset
 from transnormer.tasks.contract import Batch, Task
 from transnormer.tasks.lra_protocol import PROTOCOLS, Examples, LRAProtocol
 from transnormer.tasks.padding import padded
+from transnormer.tasks.resident import ResidentArena
 
 _POOLING = {
     "mean": "mean over real tokens",
@@ -109,19 +110,35 @@ class LongRangeArena(Task):
     def train_batch(self, positions: Sequence[int]) -> Batch:
         return self.batch(self._train, [self._sampler.index(position)[1] for position in positions])
 
+    def rows(self, positions: range) -> np.ndarray:
+        """The numbers of the training examples at these positions."""
+        return self._sampler.indices(positions.start, positions.stop)
+
+    def resident(self, device: torch.device) -> ResidentArena:
+        return ResidentArena(self, device)
+
     def batch(self, examples: Examples, indices: Sequence[int], length: int | None = None) -> Batch:
-        """Examples by number: inputs of the model, and `labels`; padded to `length`, or to the longest of them."""
+        """Examples by number, padded to `length` or to the longest of them."""
+        parts = [
+            padded([examples.sequence(index, which) for index in indices], length)
+            for which in range(self.store.sequences)
+        ]
+        ids, masks = zip(*parts, strict=True)
+        return self.assemble(ids, masks, torch.from_numpy(examples.labels[indices]))
+
+    def assemble(self, ids: Sequence[Tensor], masks: Sequence[Tensor], labels: Tensor) -> Batch:
+        """Inputs of the model, and `labels`, from one tensor of ids and one mask for each sequence of an example."""
         batch: Batch = {}
-        for which, prefix in enumerate(("", "pair_")[: self.store.sequences]):
-            ids, mask = padded([examples.sequence(index, which) for index in indices], length)
-            batch[f"{prefix}input_ids"] = ids
+        for prefix, sequence, mask in zip(("", "pair_"), ids, masks, strict=False):
+            batch[f"{prefix}input_ids"] = sequence
             if self.spec.padded:
                 batch[f"{prefix}attention_mask"] = mask
         if self._protocol.masks_black:
             batch["attention_mask"] = batch["input_ids"] != 0
             # A masked pixel is left out of its row of tokens; those that stay keep their places in the image.
-            batch["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids)
-        batch["labels"] = torch.from_numpy(examples.labels[indices])
+            places = torch.arange(ids[0].shape[1], device=ids[0].device)
+            batch["position_ids"] = places.expand_as(ids[0])
+        batch["labels"] = labels
         return batch
 
     def targets_in(self, batch: Batch) -> int:
@@ -131,8 +148,12 @@ class LongRangeArena(Task):
         masks = [tensor for name, tensor in batch.items() if name.endswith("attention_mask")]
         return int(sum(mask.sum() for mask in masks)) if masks else batch["input_ids"].numel()
 
+    def logits(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        """One row of float32 scores per example."""
+        return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits.float()
+
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(_logits(model, batch), batch["labels"], reduction="sum")
+        return F.cross_entropy(self.logits(model, batch), batch["labels"], reduction="sum")
 
     def evaluate(
         self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
@@ -145,7 +166,7 @@ class LongRangeArena(Task):
             with torch.no_grad():
                 for batch in self._eval_batches(split, rank, world_size):
                     batch = {name: tensor.to(device) for name, tensor in batch.items()}
-                    logits, labels = _logits(model, batch), batch["labels"]
+                    logits, labels = self.logits(model, batch), batch["labels"]
                     sums["loss"] += F.cross_entropy(logits, labels, reduction="sum").item()
                     sums["examples"] += len(labels)
                     sums["correct"] += (logits.argmax(dim=-1) == labels).sum().item()
@@ -159,11 +180,14 @@ class LongRangeArena(Task):
     def save_assets(self, folder: str | Path) -> None:
         """Nothing: bytes, pixels and operators are their own ids."""
 
+    def chosen(self, split: str) -> np.ndarray:
+        """The numbers of the examples that an evaluation of this split scores."""
+        limit = self.config.data.eval_windows if split == "valid" else None
+        return evenly(np.arange(len(self.examples(split))), limit)
+
     def _eval_batches(self, split: str, rank: int, world_size: int) -> Iterator[Batch]:
         """Examples of similar length together, so that little is padded."""
-        examples = self.examples(split)
-        limit = self.config.data.eval_windows if split == "valid" else None
-        chosen = evenly(np.arange(len(examples)), limit)
+        examples, chosen = self.examples(split), self.chosen(split)
         mine = chosen[np.argsort(examples.lengths[chosen].max(axis=1), kind="stable")][rank::world_size]
         size = self.config.train.micro_batch_size or self.config.train.batch_size
         for start in range(0, len(mine), size):
@@ -188,7 +212,3 @@ def _refuse_keys_of_text(config: RunConfig) -> None:
     for key in ("corpus", "tokenizer", "vocab_size", "limit_bytes", "sequence_length"):
         if getattr(config.data, key) != getattr(default, key):
             raise ConfigError(f"data.{key}: has no meaning for {config.task}", hint="leave it out")
-
-
-def _logits(model: torch.nn.Module, batch: Batch) -> Tensor:
-    return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits.float()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError
 from transnormer.models.saving import save_quietly
 from transnormer.tasks.registry import build_task
+from transnormer.train.gradients import Gradients
 from transnormer.train.guards import all_finite
 from transnormer.train.optim import (
     build_adamw,
@@ -27,22 +27,10 @@ from transnormer.train.optim import (
 )
 from transnormer.train.randomness import seed_step
 from transnormer.train.ranks import Ranks
+from transnormer.train.speed import choose_speed
+from transnormer.train.whole_step import WholeStep
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What is known of a step once its gradients are: enough to decide whether the update may be made."""
-
-    loss: float
-    norm: float
-    tokens: int
-
-    @property
-    def finite(self) -> bool:
-        """Whether the update would leave the weights finite."""
-        return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
 class Learner:
@@ -56,11 +44,39 @@ class Learner:
             )
         self.config, self.ranks = config, ranks
         self.task = build_task(config)
+        data = self.task.resident(ranks.device)
+        self.speed = choose_speed(config.train, ranks, resident=data is not None)
         self.model = self._seeded_model()
-        self._wrapped = ranks.wrap(self.model)
-        if config.train.compile:
+        self._wrapped = ranks.wrap(self.model) if self.speed != "graph" else self.model.to(ranks.device)
+        if self.speed == "compile":
             self.model.compile()
         self.optimizer = build_adamw(self.model, config.optim)
+        self._whole: WholeStep | None = None
+        if self.speed == "graph" and data is not None:
+            self._whole = WholeStep(self.model, self.task, data, self.optimizer, config, bf16=ranks.uses_bf16)
+            self._whole.adopt()
+
+    @property
+    def strides(self) -> bool:
+        """Whether `advance` is best given as many batches as there are before something else is due."""
+        return self._whole is not None
+
+    def warm_up(self) -> None:
+        """Compile what is to be compiled, so that it is not counted as training."""
+        if self._whole:
+            self._whole.record()
+
+    def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:
+        """Steps on these batches, from the step-th on; ends with the first that is not finite, which is not updated.
+
+        One step at a time but for a learner that strides.
+        """
+        if self._whole:
+            return self._whole.advance(step, batches)
+        gradients = self.gradients(step, batches[0])
+        if gradients.finite:
+            self.update(step)
+        return [gradients]
 
     def gradients(self, step: int, batch_index: int) -> Gradients:
         """Gradients of the mean loss over all targets of a global batch, summed over micro-batches and ranks.
@@ -104,6 +120,8 @@ class Learner:
 
     def evaluate(self, split: str) -> dict[str, float]:
         """This rank's sums over a split; `reduce_metrics` makes metrics of all ranks' sums."""
+        if self._whole:
+            return self._whole.evaluate(split)
         self.model.eval()
         with torch.no_grad():
             # The bare model: ranks evaluate unequal shares, and DDP's forward expects all of them to take part.
@@ -143,11 +161,15 @@ class Learner:
         """Take the weights and the optimizer's state of a verified checkpoint."""
         self.load_model(folder)
         load_optimizer_tensors(self.optimizer, self.model, load_file(folder / OPTIMIZER))
+        if self._whole:
+            self._whole.adopt()
 
     def reset(self) -> None:
         """Back to the initial weights and an optimizer without history."""
         self.model.load_state_dict(self._seeded_model().state_dict())
         self.optimizer.state.clear()
+        if self._whole:
+            self._whole.adopt()
 
     def _seeded_model(self) -> Any:
         torch.manual_seed(self.config.seed)

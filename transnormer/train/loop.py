@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
 from transnormer.train.checkpoint import Quarantined
+from transnormer.train.gradients import Gradients
 from transnormer.train.guards import EvaluationInterrupted, StopSignals
-from transnormer.train.learner import Gradients, Learner
+from transnormer.train.learner import Learner
 from transnormer.train.outcome import write_result
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import Recorder, require_tensorboard
@@ -105,19 +106,22 @@ class Loop:
 
     def run(self) -> None:
         """Gradients, then an update if they are finite, until the last step."""
+        if self.learner.strides and self.state.step < self.config.train.steps:
+            self._warm_up()
         while True:
             self.at_boundary()
             if self.state.step == self.config.train.steps:
                 return
             began = time.perf_counter()
-            batch = self.state.batch_index
-            gradients = self.learner.gradients(self.state.step, batch)
-            if not gradients.finite:
-                self.on_nonfinite(batch, gradients)
-                continue
-            self.learner.update(self.state.step)
-            self.state.advance(batch, gradients.tokens, time.perf_counter() - began)
-            self.log(gradients)
+            batches = self.state.next_batches(self._stride())
+            outcomes = self.learner.advance(self.state.step, batches)
+            seconds = (time.perf_counter() - began) / len(outcomes)
+            for batch, gradients in zip(batches, outcomes, strict=False):  # a non-finite one ends the outcomes early
+                if not gradients.finite:
+                    self.on_nonfinite(batch, gradients)
+                    break
+                self.state.advance(batch, gradients.tokens, seconds)
+                self.log(gradients)
 
     def at_boundary(self) -> None:
         """Between two steps: evaluate and save where due, and stop if a signal asked for it."""
@@ -256,6 +260,20 @@ class Loop:
             f"stopped by {name} after step {self.state.step}, which is saved",
             hint=f"continue with `transnormer resume {self.folder.path}`",
         )
+
+    def _warm_up(self) -> None:
+        began = time.perf_counter()
+        self.learner.warm_up()
+        seconds = time.perf_counter() - began
+        self.recorder.event("recorded", f"the step is one CUDA graph, recorded in {seconds:.0f} s", seconds=seconds)
+
+    def _stride(self) -> int:
+        """Steps until a line, an evaluation, a checkpoint or the end is due; one, where nothing is gained by more."""
+        if not self.learner.strides:
+            return 1
+        train, step = self.config.train, self.state.step
+        to_next = [every - step % every for every in (train.log_every, train.eval_every, train.save_every)]
+        return min(*to_next, train.steps - step)
 
     def _is_due(self, every: int) -> bool:
         return self.state.step > 0 and (self.state.step % every == 0 or self.state.step == self.config.train.steps)

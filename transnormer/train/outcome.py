@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from transnormer.config.load import config_hash
 from transnormer.environment import hardware, source_commit, versions
 from transnormer.train.durable import write_json
@@ -35,11 +37,13 @@ def write_result(
         "tokens": state.tokens,
         "seconds": state.seconds,
         "tokens_per_second": state.tokens / state.seconds if state.seconds > 0 else 0.0,
+        "peak_memory_bytes": _peak_memory_bytes(learner),
         "nonfinite": state.nonfinite,
         "seed": config.seed,
         "processes": learner.ranks.world_size,
         "device": learner.ranks.device.type,
-        "precision": "bf16" if learner.ranks.accelerator.mixed_precision == "bf16" else "float32",
+        "precision": "bf16" if learner.ranks.uses_bf16 else "float32",
+        "speed": learner.speed,
         "config_hash": config_hash(config),
         "commit": source_commit(),
         "versions": versions(),
@@ -47,3 +51,9 @@ def write_result(
     }
     write_json(folder.result_file, result)
     return result
+
+
+def _peak_memory_bytes(learner: Learner) -> int | None:
+    """The most GPU memory that this process, since it started or resumed the run, had allocated; None on the CPU."""
+    device = learner.ranks.device
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -55,6 +55,11 @@ class Ranks:
         """Whether this is the one process that writes files and prints."""
         return self.rank == 0
 
+    @property
+    def uses_bf16(self) -> bool:
+        """Whether matrix products are made in bf16."""
+        return self.accelerator.mixed_precision == "bf16"
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model on this rank's device, in the run's precision, averaging gradients over ranks."""
         return self.accelerator.prepare_model(model)

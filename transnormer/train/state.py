@@ -41,8 +41,16 @@ class RunState:
 
     @property
     def batch_index(self) -> int:
-        """Which global batch the next step takes: the step-th of those that no rewind has excluded."""
-        index = self.step
+        """Which global batch the next step takes."""
+        return self.next_batches(1)[0]
+
+    def next_batches(self, count: int) -> list[int]:
+        """Which global batches the next steps take."""
+        return [self._batch_of(step) for step in range(self.step, self.step + count)]
+
+    def _batch_of(self, step: int) -> int:
+        """The step-th batch of those that no rewind has excluded."""
+        index = step
         for excluded in sorted(self.excluded):
             index += excluded <= index
         return index

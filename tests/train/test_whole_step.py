@@ -1,0 +1,167 @@
+"""The step as one piece of work: here run op by op on the CPU against the loop's own steps, as a graph on a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from lra_files import SOURCES, lra_config
+from safetensors.torch import load_file
+from tiny_run import evaluations, journal_lines, losses, weights_hash
+
+from transnormer.data.lra.prepare import prepare
+from transnormer.errors import ConfigError, Preempted
+from transnormer.tasks.lra import LongRangeArena
+from transnormer.train import learner as learner_module
+from transnormer.train.flat_adamw import FlatAdamW
+from transnormer.train.loop import resume, train
+from transnormer.train.optim import build_adamw, clip_gradients, follow_schedule
+from transnormer.train.whole_step import WholeStep
+
+STILL = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
+WHOLE = {"train__micro_batch_size": None, "train__steps": 8, "train__log_every": 4, "train__eval_every": 4}
+
+
+@pytest.fixture(scope="module")
+def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def find(task: str) -> Path:
+        if task not in made:
+            folder = tmp_path_factory.mktemp("lra")
+            made[task] = prepare(task, folder / "store", source=SOURCES[task](folder / "source"))
+        return made[task]
+
+    return find
+
+
+@pytest.fixture
+def graph_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the path of train.speed=graph; without a GPU the step is neither compiled nor recorded."""
+    monkeypatch.setattr(learner_module, "choose_speed", lambda *_, **__: "graph")
+
+
+def same_run(ours: Path, plain: Path, rel: float) -> None:
+    for (step, loss), (same_step, expected) in zip(losses(ours), losses(plain), strict=True):
+        assert step == same_step
+        assert loss == pytest.approx(expected, rel=rel)
+    for (step, metrics), (same_step, expected) in zip(evaluations(ours), evaluations(plain), strict=True):
+        assert step == same_step
+        assert metrics == pytest.approx(expected, rel=rel)
+    ours_state, plain_state = (
+        load_file(max((run / "checkpoints").iterdir()) / "optimizer.safetensors") for run in (ours, plain)
+    )
+    assert ours_state.keys() == plain_state.keys()
+    for name, tensor in plain_state.items():
+        torch.testing.assert_close(ours_state[name], tensor, rtol=10 * rel, atol=rel)
+
+
+@pytest.mark.parametrize("task", SOURCES)
+def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, monkeypatch) -> None:
+    config = lra_config(task, lra_store(task), optim__clip_norm=0.5, **STILL, **WHOLE)
+    plain = train(config, tmp_path / "plain", show=False)
+    assert plain["speed"] == "eager"
+    monkeypatch.setattr(learner_module, "choose_speed", lambda *_, **__: "graph")
+    result = train(config, tmp_path / "ours", show=False)
+    assert result["speed"] == "graph"
+    assert result["tokens"] == plain["tokens"]
+    assert result["test"]["metrics"] == pytest.approx(plain["test"]["metrics"], rel=1e-4)
+    same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
+
+
+def test_it_resumes_bit_for_bit(lra_store, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:
+    config = lra_config("lra/listops", lra_store("lra/listops"), **WHOLE)  # with dropout
+    train(config, tmp_path / "whole", show=False)
+    advance = WholeStep.advance
+
+    def interrupted(self, step, batches):
+        if step <= 4 < step + len(batches):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return advance(self, step, batches)
+
+    monkeypatch.setattr(WholeStep, "advance", interrupted)
+    with pytest.raises(Preempted, match="after step 6"):
+        train(config, tmp_path / "run", show=False)
+    monkeypatch.setattr(WholeStep, "advance", advance)
+    resume(tmp_path / "run", show=False)
+    assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("action", ["skip", "rewind"])
+def test_a_batch_that_is_not_finite_changes_no_weight(
+    lra_store, action: str, tmp_path: Path, graph_on_cpu, monkeypatch
+) -> None:
+    """The third batch gives NaN: the device leaves it and what follows in its stride alone, the loop then goes on."""
+    config = lra_config(
+        "lra/text", lra_store("lra/text"), train__nonfinite=action, **STILL, **{**WHOLE, "train__steps": 4}
+    )
+    arena = LongRangeArena(config)
+    [bad] = arena.rows(range(8, 9)).tolist()
+    beginning = torch.from_numpy(arena.examples("train").sequence(bad)[:3].astype("int64"))  # no two texts share it
+    loss_sum = LongRangeArena.loss_sum
+
+    def poisoned(self, model, batch):
+        is_bad = (batch["input_ids"][:, :3] == beginning).all(dim=1).any()
+        return loss_sum(self, model, batch) * torch.where(is_bad, float("nan"), 1.0)
+
+    monkeypatch.setattr(LongRangeArena, "loss_sum", poisoned)
+    result = train(config, tmp_path / "run", show=False)
+    [event] = journal_lines(tmp_path / "run", "nonfinite")
+    assert (event["step"], event["batch"], event["action"]) == (3, 2, action)
+    assert result["steps"] == 4
+    weights = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
+@pytest.mark.parametrize("clipping", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {"clip_norm": None}])
+def test_the_update_is_torchs(lra_store, clipping: dict[str, float]) -> None:
+    config = lra_config("lra/listops", lra_store("lra/listops"), optim__weight_decay=0.1, **WHOLE)
+    optim = config.optim.model_copy(update=clipping)
+    torch.manual_seed(0)
+    models = [LongRangeArena(config).build_model() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    theirs, ours = (build_adamw(model, optim) for model in models)
+    flat = FlatAdamW(ours, optim, compiled=False)
+    flat.adopt()
+    for step in range(5):
+        for parameter, twin in zip(theirs.param_groups[0]["params"], ours.param_groups[0]["params"], strict=True):
+            assert parameter.shape == twin.shape
+        parameters = [p for group in theirs.param_groups for p in group["params"]]
+        gradients = [torch.randn_like(parameter) for parameter in parameters]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        norm = clip_gradients(parameters, optim)
+        follow_schedule(theirs, optim, 8, step)
+        theirs.step()
+        torch.testing.assert_close(flat.clip(gradients), norm)
+        rate, beta = theirs.param_groups[0]["lr"], theirs.param_groups[0]["betas"][0]
+        flat.update(*(torch.tensor(value, dtype=torch.float64) for value in (rate, beta)), torch.tensor(True))
+        for parameter, twin in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(twin, parameter, rtol=1e-5, atol=1e-7)
+
+
+def test_what_a_graph_cannot_do_is_said(lra_store, tmp_path: Path) -> None:
+    config = lra_config("lra/listops", lra_store("lra/listops"), **{**WHOLE, "train__speed": "graph"})
+    with pytest.raises(ConfigError, match="needs a CUDA device"):
+        train(config, tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", ["lra/listops", "lra/retrieval", "lra/image"])
+def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, tmp_path: Path) -> None:
+    for speed in ("eager", "graph"):
+        config = lra_config(
+            task,
+            lra_store(task),
+            **STILL,
+            train__speed=speed,
+            **{**WHOLE, "train__device": "cuda", "train__precision": "float32"},
+        )
+        assert train(config, tmp_path / speed, show=False)["speed"] == speed
+    same_run(tmp_path / "graph", tmp_path / "eager", rel=2e-3)

@@ -1,0 +1,101 @@
+"""Long Range Arena examples as tables on a device: a batch is gathered there by number, without the CPU.
+
+Every batch is padded to the longest sequence of the store, so that all have one shape; masks are real, so the padding
+changes no loss and no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.data.examples import ExampleStore
+from transnormer.tasks.contract import Batch
+from transnormer.tasks.lra_protocol import Examples
+from transnormer.tasks.padding import padded
+
+if TYPE_CHECKING:
+    from transnormer.tasks.lra import LongRangeArena
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Table:
+    """One split: `ids` [N, sequences, L] in their smallest dtype, `lengths` [N, sequences], `labels` [N]."""
+
+    ids: Tensor
+    lengths: Tensor
+    labels: Tensor
+
+
+class ResidentArena:
+    """What a training step and an evaluation need of a LongRangeArena task, with all data on one device."""
+
+    scores = ("loss", "examples", "correct")
+
+    def __init__(self, task: LongRangeArena, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self._tables: dict[str, Table] = {}
+        self._lengths = task.examples("train").lengths.sum(axis=1)
+
+    def feed(self, positions: range) -> Batch:
+        """What decides a training batch: the numbers of its examples, on the CPU."""
+        return {"rows": torch.from_numpy(self._task.rows(positions))}
+
+    def tokens(self, positions: range) -> int:
+        """Tokens of a training batch, padding not counted."""
+        return int(self._lengths[self._task.rows(positions)].sum())
+
+    def batch(self, feed: Batch, split: str = "train") -> Batch:
+        """The examples of these numbers; `feed` and the result are on the device."""
+        table, rows = self._table(split), feed["rows"]
+        places = torch.arange(table.ids.shape[-1], device=self._device)
+        ids = table.ids[rows].long().unbind(dim=1)
+        masks = (places < table.lengths[rows].unsqueeze(-1)).unbind(dim=1)
+        return self._task.assemble(ids, masks, table.labels[rows])
+
+    def load(self, split: str) -> None:
+        """Bring a split to the device, if it is not there yet."""
+        self._table(split)
+
+    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
+        """All examples of an evaluation as batches of one size: the last is filled up with examples of weight zero."""
+        chosen = self._task.chosen(split)
+        missing = -len(chosen) % size
+        weights = np.concatenate([np.ones(len(chosen)), np.zeros(missing)]).astype(np.float32)
+        chosen = np.pad(chosen, (0, missing), mode="edge")
+        for start in range(0, len(chosen), size):
+            part = slice(start, start + size)
+            yield {"rows": torch.from_numpy(chosen[part]), "weights": torch.from_numpy(weights[part])}
+
+    def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
+        """The sums named in `scores` over the examples of a feed, each with its weight."""
+        batch, weights = self.batch(feed, split), feed["weights"]
+        logits, labels = self._task.logits(model, batch), batch["labels"]
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        correct = logits.argmax(dim=-1) == labels
+        return torch.stack([(losses * weights).sum(), weights.sum(), (correct * weights).sum()])
+
+    def _table(self, split: str) -> Table:
+        if split not in self._tables:
+            self._tables[split] = _table_of(self._task.examples(split), self._task.store, self._device)
+        return self._tables[split]
+
+
+def _table_of(examples: Examples, store: ExampleStore, device: torch.device) -> Table:
+    dtype = torch.uint8 if store.vocab_size <= 256 else torch.int32
+    ids = torch.zeros(len(examples), store.sequences, store.max_length, dtype=dtype, device=device)
+    for first in range(0, len(examples), _ROWS_AT_ONCE):
+        rows = range(first, min(first + _ROWS_AT_ONCE, len(examples)))
+        for which in range(store.sequences):
+            part, _ = padded([examples.sequence(row, which) for row in rows], store.max_length)
+            ids[rows.start : rows.stop, which] = part.to(dtype).to(device)
+    lengths, labels = (torch.from_numpy(array).to(device) for array in (examples.lengths, examples.labels))
+    return Table(ids, lengths, labels)

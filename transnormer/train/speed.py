@@ -1,0 +1,36 @@
+"""How the steps of a run are made: op by op, compiled, or as one CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from transnormer.config.schema import TrainSection
+from transnormer.errors import ConfigError
+from transnormer.train.ranks import Ranks
+
+Speed = Literal["eager", "compile", "graph"]
+
+
+def choose_speed(train: TrainSection, ranks: Ranks, *, resident: bool) -> Speed:
+    """What `train.speed` means on this device; `resident`: the task can keep its data there."""
+    on_gpu = ranks.device.type == "cuda"
+    obstacle = _obstacle_to_graph(train, ranks, resident=resident)
+    if train.speed == "graph" and obstacle:
+        raise ConfigError(f"train.speed=graph {obstacle}", hint="use train.speed=auto")
+    if train.speed != "auto":
+        return train.speed
+    if not on_gpu:
+        return "eager"
+    return "compile" if obstacle else "graph"
+
+
+def _obstacle_to_graph(train: TrainSection, ranks: Ranks, *, resident: bool) -> str | None:
+    if ranks.device.type != "cuda":
+        return "needs a CUDA device"
+    if ranks.world_size > 1:
+        return "works in one process, not in several"
+    if train.micro_batch_size not in (None, train.batch_size):
+        return "takes a batch at once: it cannot be cut by train.micro_batch_size"
+    if not resident:
+        return "is for tasks that keep their data on the GPU (lra/*)"
+    return None
