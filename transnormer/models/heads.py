@@ -20,6 +20,7 @@ from transnormer.errors import ConfigError
 from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel
 from transnormer.models.cache import DecodeCache
 from transnormer.models.config import TransNormerConfig
+from transnormer.ops import linear_cross_entropy
 
 
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
@@ -45,9 +46,14 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        targets: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """`labels` [B, T] are the input ids themselves (shifted inside; -100 is ignored)."""
+        """`labels` [B, T] are the input ids themselves (shifted inside; -100 is ignored).
+
+        `targets` [B, T] are what each position should predict, nothing is shifted: with them the loss is the float32
+        sum over those that are not -100, and there are no logits, in the result or in memory.
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -56,9 +62,12 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None
+        logits, loss = None, None
+        if targets is not None:
+            loss = loss_without_logits(outputs.last_hidden_state, self.lm_head, targets, labels)
+        else:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(outputs.last_hidden_state[:, kept])
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
@@ -91,8 +100,12 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
+    def features(self, x: Tensor) -> Tensor:
+        """What the decoder makes logits of."""
+        return self.norm(F.gelu(self.dense(x)))
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.decoder(self.norm(F.gelu(self.dense(x))))
+        return self.decoder(self.features(x))
 
 
 class TransNormerForMaskedLM(TransNormerPreTrainedModel):
@@ -121,20 +134,39 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        targets: Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """`labels` [B, T]: the right token where one was masked, -100 elsewhere."""
+        """`labels` [B, T]: the right token where one was masked, -100 elsewhere.
+
+        `targets` [B, T] are the same; with them the loss is the float32 sum over those that are not -100, and there are
+        no logits, in the result or in memory. Positions without a target pass through the products all the same: their
+        number differs from batch to batch, and shapes that depend on data would stop compilers and CUDA graphs.
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
         )
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
+        logits, loss = None, None
+        if targets is not None:
+            features = self.lm_head.features(outputs.last_hidden_state)
+            loss = loss_without_logits(features, self.lm_head.decoder, targets, labels)
+        else:
+            logits = self.lm_head(outputs.last_hidden_state)
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+def loss_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor, labels: Tensor | None) -> Tensor:
+    """The summed cross entropy of decoder(x) [B, T, vocab_size] against targets [B, T]."""
+    if labels is not None:
+        raise ConfigError("pass labels or targets, not both", "labels give a mean and logits, targets a sum alone")
+    if targets.shape != x.shape[:2]:
+        raise ConfigError(f"targets must be [B, T] = {list(x.shape[:2])}, got {list(targets.shape)}")
+    return linear_cross_entropy(x.flatten(0, 1), decoder.weight, decoder.bias, targets.flatten())
 
 
 class ClassifierHead(nn.Module):
@@ -192,15 +224,17 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
+        right_padded: bool = False,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """`labels` [B]: class indices, or values when num_labels is 1."""
+        """`labels` [B]: class indices, or values when num_labels is 1; `right_padded`: see TransNormerModel."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
+            right_padded=right_padded,
         )
         logits = self.classifier(_pool(outputs.last_hidden_state, attention_mask, self.config))
         loss = None if labels is None else classification_loss(logits, labels)
@@ -224,12 +258,17 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         pair_input_ids: Tensor,
         attention_mask: Tensor | None = None,
         pair_attention_mask: Tensor | None = None,
+        right_padded: bool = False,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """`labels` [B]: class indices."""
+        """`labels` [B]: class indices; `right_padded`: see TransNormerModel."""
         x, y = (
-            _pool(self.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask, self.config)
+            _pool(
+                self.model(input_ids=ids, attention_mask=mask, right_padded=right_padded).last_hidden_state,
+                mask,
+                self.config,
+            )
             for ids, mask in ((input_ids, attention_mask), (pair_input_ids, pair_attention_mask))
         )
         logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))

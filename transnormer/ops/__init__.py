@@ -1,7 +1,9 @@
-"""Pure functions on tensors [B, T, H, D]: the two attentions of the paper and the norm between them."""
+"""Pure functions on tensors: the two attentions of the paper on [B, T, H, D], the norm between them, the loss."""
 
 from transnormer.ops.diag_attention import diag_attention
+from transnormer.ops.linear_cross_entropy import linear_cross_entropy
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.rms_norm import rms_norm
+from transnormer.ops.rotate import rotate
 
-__all__ = ["diag_attention", "norm_attention", "rms_norm"]
+__all__ = ["diag_attention", "linear_cross_entropy", "norm_attention", "rms_norm", "rotate"]

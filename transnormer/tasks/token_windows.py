@@ -28,6 +28,9 @@ from transnormer.tasks.masking import IGNORED
 
 Sample = tuple[np.ndarray, np.ndarray]
 
+# On a CPU, batches of at most so many logits (1 GiB in float32) have them all in memory at once.
+_MOST_LOGITS = 2**28
+
 
 class TokenWindowTask(Task):
     """A language model over windows of a token store; subclasses say what is input and target in a window."""
@@ -72,7 +75,10 @@ class TokenWindowTask(Task):
         return batch["input_ids"].numel()
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        return _cross_entropy_sum(model(input_ids=batch["input_ids"]).logits, batch["targets"])
+        inputs, targets = batch["input_ids"], batch["targets"]
+        if inputs.is_cuda or inputs.numel() * self.store.vocab_size > _MOST_LOGITS:
+            return model(input_ids=inputs, targets=targets).loss
+        return _cross_entropy_sum(model(input_ids=inputs).logits, targets)
 
     def evaluate(
         self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1

@@ -1,0 +1,59 @@
+"""How the language-model tasks get their loss: from logits where these are few, without them where they are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transnormer.tasks import token_windows
+from transnormer.tasks.registry import build_task
+
+TASKS = ["causal_lm", "masked_lm"]
+
+
+@pytest.fixture(params=TASKS)
+def setup(request: pytest.FixtureRequest, configure):
+    task = build_task(configure(task=request.param, model={"preset": "t2-tiny", "hidden_size": 32, "dropout": 0.0}))
+    torch.manual_seed(0)
+    return task, task.build_model()
+
+
+def calls_of(model: torch.nn.Module) -> list[set[str]]:
+    calls: list[set[str]] = []
+    model.register_forward_pre_hook(lambda _, __, keywords: calls.append(set(keywords)), with_kwargs=True)
+    return calls
+
+
+def test_many_logits_are_never_made_and_the_loss_is_the_same(setup, monkeypatch: pytest.MonkeyPatch):
+    task, model = setup
+    calls, batch, found = calls_of(model), task.train_batch(range(4)), []
+    for most in (token_windows._MOST_LOGITS, 4 * 32 * 259, 4 * 32 * 259 - 1):
+        monkeypatch.setattr(token_windows, "_MOST_LOGITS", most)
+        model.zero_grad()
+        loss = task.loss_sum(model, batch)
+        (loss / 100).backward()
+        found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+    assert calls == [{"input_ids"}, {"input_ids"}, {"input_ids", "targets"}]
+    for a, b in zip(found[0], found[2], strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_evaluation_keeps_the_logits_for_its_accuracy(setup, monkeypatch: pytest.MonkeyPatch):
+    task, model = setup
+    monkeypatch.setattr(token_windows, "_MOST_LOGITS", 0)
+    calls = calls_of(model)
+    assert task.evaluate(model, "valid", "cpu")["correct"] >= 0
+    assert set().union(*calls) == {"input_ids"}
+
+
+@pytest.mark.gpu
+def test_a_gpu_always_goes_without_logits(setup):
+    task, model = setup
+    calls = calls_of(model.cuda())
+    batch = {name: tensor.cuda() for name, tensor in task.train_batch(range(4)).items()}
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = task.loss_sum(model, batch)
+    loss.backward()
+    assert calls == [{"input_ids", "targets"}]
+    assert loss.dtype == torch.float32

@@ -1,0 +1,82 @@
+"""The loss of a language model, cross entropy of a linear layer's logits, without the tokens × vocabulary logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.linear_cross_entropy.chunked import make_op, score_rows
+
+REDUCTIONS = ("sum", "mean")
+
+_KERNEL = load_kernel("linear_cross_entropy")
+_TORCH = make_op("transnormer::linear_cross_entropy", score_rows)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "sum",
+    chunk_size: int | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """−log softmax(xWᵀ + b) at `targets` [N] for x [N, d], weight [V, d], bias [V]; a number in float32.
+
+    `reduction` is `sum` or `mean`, over the targets that are not `ignore_index`; the mean over none is NaN. Logits of
+    `chunk_size` tokens are in memory at a time; the default suits the device and the vocabulary. Under autocast the
+    products are in its dtype; gradients arrive in the dtypes of x, weight and bias, and those of weight and bias are
+    summed over chunks in float32. float64 stays float64. Differentiable once.
+    """
+    _check(x, weight, bias, targets, reduction, chunk_size)
+    dtype = _product_dtype(x, weight)
+    choice = choose("linear_cross_entropy", _KERNEL, backend, x.device, x=x, weight=weight)
+    op = _TORCH
+    if choice.backend == "triton":
+        assert _KERNEL is not None
+        op = _KERNEL.linear_cross_entropy
+    needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)]
+    total = op(x, weight, bias, targets.long().contiguous(), ignore_index, chunk_size, dtype, needs)[0]
+    if reduction == "sum":
+        return total
+    count = (targets != ignore_index).sum()
+    return (total / count.clamp(min=1)).masked_fill(count == 0, torch.nan)
+
+
+def _product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype in which F.linear would multiply."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    if x.dtype != weight.dtype:
+        raise ConfigError(
+            f"linear_cross_entropy: x and weight must have one dtype, got {x.dtype} and {weight.dtype}",
+            "convert one of them, or call it under torch.autocast",
+        )
+    return x.dtype
+
+
+def _check(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, reduction: str, chunk_size: int | None
+) -> None:
+    if reduction not in REDUCTIONS:
+        raise ConfigError(f"linear_cross_entropy: unknown reduction '{reduction}'", did_you_mean(reduction, REDUCTIONS))
+    if chunk_size is not None and chunk_size < 1:
+        raise ConfigError(f"linear_cross_entropy: chunk_size must be at least 1, got {chunk_size}")
+    if x.dim() != 2:
+        raise ConfigError(
+            f"linear_cross_entropy: x must be [N, d], got shape {list(x.shape)}", "flatten batch and time"
+        )
+    if weight.dim() != 2 or weight.shape[1] != x.shape[1]:
+        raise ConfigError(f"linear_cross_entropy: weight must be [V, {x.shape[1]}], got {list(weight.shape)}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ConfigError(f"linear_cross_entropy: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
+    if targets.shape != x.shape[:1] or targets.is_floating_point():
+        raise ConfigError(
+            f"linear_cross_entropy: targets must be [{x.shape[0]}] class indices, "
+            f"got {list(targets.shape)} {targets.dtype}"
+        )
