@@ -11,6 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_cases import check_kernel
+from kernel_choices import (
+    DIAG_INTERPRETED,
+    DIAG_ON_A_GPU,
+    NORM_INTERPRETED,
+    NORM_ON_A_GPU,
+    RMS_INTERPRETED,
+    RMS_ON_A_GPU,
+    parameters,
+)
 
 from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention, rms_norm
@@ -36,88 +45,81 @@ def some_mask(batch: int, length: int) -> torch.Tensor:
     return (torch.rand(batch, length, generator=torch.Generator().manual_seed(5)) < 0.7).to(DEVICE)
 
 
-NORM = [  # length, head sizes of keys and values, φ, causal, masked, carried state
-    (1, 16, 16, "1+elu", True, False, True),
-    (5, 16, 16, "elu", True, True, False),
-    (130, 24, 16, "1+elu", True, True, True),
-    (70, 16, 17, "identity", True, False, False),
-    (70, 80, 16, "1+elu", True, True, True),
-    (70, 16, 16, "1+elu", False, True, True),
-    (130, 24, 16, "elu", False, False, False),
-]
-NORM_GPU = [
-    (length, d, d, phi, causal, masked, masked)
-    for d in (16, 32, 64, 96, 128)
-    for causal in (True, False)
-    for length, phi, masked in ((1, "elu", False), (257, "1+elu", True), (1000, "1+elu", False), (63, "elu", True))
-]
+def as_used(op, case, **options):
+    """The op of a case as its results are differentiated.
+
+    Half precision has no range for the gradient of squares alone: there they scale the output, as an RMSNorm would.
+    """
+
+    def call(*inputs):
+        results = op(*inputs, **options)
+        if not case.squared or case.dtype == torch.float32:
+            return results
+        out, *rest, squares = results
+        scale = torch.rsqrt(squares.sum(-1) / (out.shape[2] * out.shape[3]) + 1e-6)
+        return ((out * scale[..., None, None]).to(out.dtype), *rest)
+
+    return call
+
+
+def with_squares(reference, case):
+    """A reference that also returns the sums of squares of its output, where the case asks for them."""
+
+    def call(*inputs, **options):
+        results = reference(*inputs, **options)
+        results = results if isinstance(results, tuple) else (results,)
+        return (*results, results[0].square().sum(-1)) if case.squared else results
+
+    return call
 
 
 @here
-@pytest.mark.parametrize("parts", ["one part", "many parts"])
-@pytest.mark.parametrize("dtype", [torch.float32, HALF])
-@pytest.mark.parametrize("case", NORM if INTERPRETED else NORM_GPU, ids=str)
-def test_norm_attention(case, dtype, parts, monkeypatch):
+@pytest.mark.parametrize("case", parameters(NORM_INTERPRETED if INTERPRETED else NORM_ON_A_GPU))
+def test_norm_attention(case, monkeypatch):
+    """Outputs and all gradients; what the cases cover is written in kernel_choices.py."""
     from transnormer.ops.norm_attention import kernel
 
-    length, d, e, feature_map, causal, masked, carried = case
-    monkeypatch.setattr(kernel, "_ENOUGH", 1 if parts == "one part" else 10**9)
-    q, k, v = tensors((2, length, 2, d), (2, length, 2, d), (2, length, 2, e), dtype=dtype)
-    (state,) = tensors((2, 2, d, e), dtype=torch.float32, seed=1)
-    options = {"causal": causal, "feature_map": feature_map, "mask": some_mask(2, length) if masked else None}
+    # At most a dozen programs, so that parts are more than a chunk long.
+    monkeypatch.setattr(kernel, "_ENOUGH", 10**9 if case.many_parts else 1)
+    monkeypatch.setattr(kernel, "_FULL", 12)
+    d, e = case.d, case.e or case.d
+    for batch, length, heads in case.shapes:
+        inputs = tensors(*[(batch, length, heads, size) for size in (d, d, e)], dtype=case.dtype)
+        if case.carried:
+            inputs += tensors((batch, heads, d, e), dtype=torch.float32, seed=1)
+        options = {"causal": case.causal, "feature_map": case.feature_map}
+        options["mask"] = some_mask(batch, length) if case.masked else None
 
-    def call(op, q, k, v, state=None):
-        return op(q, k, v, state=state, **options)
+        def call(op, q, k, v, state=None, **options):
+            return op(q, k, v, state=state, **options)
 
-    check_kernel(
-        partial(call, partial(norm_attention, return_state=True, backend="triton")),
-        partial(call, partial(norm_attention, return_state=True, backend="torch")),
-        partial(call, norm_attention_reference),
-        [q, k, v, state] if carried else [q, k, v],
-    )
-
-
-DIAG = [  # length, head size, block, kind, causal, masked
-    (5, 16, 64, "softmax", True, True),
-    (70, 24, 16, "rela", True, False),
-    (129, 16, 64, "softmax", True, False),
-    (70, 16, 64, "softmax", False, True),
-    (70, 16, 24, "rela", False, True),
-]
-DIAG_GPU = [
-    (length, d, block, kind, causal, masked)
-    for d in (16, 32, 64, 96, 128)
-    for kind in ("softmax", "rela")
-    for causal in (True, False)
-    for length, block, masked in (
-        (1, 64, False),
-        (257, 16, True),
-        (1000, 64, False),
-        (1000, 64, True),
-        (300, 128, True),
-    )
-]
+        ours = partial(norm_attention, return_state=True, return_square_sums=case.squared)
+        check_kernel(
+            as_used(partial(call, partial(ours, backend="triton")), case, **options),
+            as_used(partial(call, partial(ours, backend="torch")), case, **options),
+            as_used(partial(call, with_squares(norm_attention_reference, case)), case, **options),
+            inputs,
+        )
 
 
 @here
-@pytest.mark.parametrize("dtype", [torch.float32, HALF])
-@pytest.mark.parametrize("case", DIAG if INTERPRETED else DIAG_GPU, ids=str)
-def test_diag_attention(case, dtype):
-    length, d, block_size, kind, causal, masked = case
-    options = {"causal": causal, "block_size": block_size, "kind": kind}
-    options["mask"] = some_mask(2, length) if masked else None
-    check_kernel(
-        partial(diag_attention, backend="triton", **options),
-        partial(diag_attention, backend="torch", **options),
-        partial(diag_attention_reference, **options),
-        tensors(*[(2, length, 2, d)] * 3, dtype=dtype),
-    )
+@pytest.mark.parametrize("case", parameters(DIAG_INTERPRETED if INTERPRETED else DIAG_ON_A_GPU))
+def test_diag_attention(case):
+    """Output and all gradients; what the cases cover is written in kernel_choices.py."""
+    for batch, length, heads in case.shapes:
+        options = {"causal": case.causal, "block_size": case.block_size, "kind": case.kind}
+        options["mask"] = some_mask(batch, length) if case.masked else None
+        ours = partial(diag_attention, return_square_sums=case.squared)
+        check_kernel(
+            as_used(partial(ours, backend="triton"), case, **options),
+            as_used(partial(ours, backend="torch"), case, **options),
+            as_used(with_squares(diag_attention_reference, case), case, **options),
+            tensors(*[(batch, length, heads, case.d)] * 3, dtype=case.dtype),
+        )
 
 
 @here
-@pytest.mark.parametrize("dtype", [torch.float32, HALF])
-@pytest.mark.parametrize("shape", [(3, 5), (2, 9, 64), (70, 100), (1, 4, 2, 512)])
-@pytest.mark.parametrize("gain", [True, False])
+@pytest.mark.parametrize(("shape", "gain", "dtype"), RMS_INTERPRETED if INTERPRETED else RMS_ON_A_GPU)
 def test_rms_norm(shape, gain, dtype):
     inputs = tensors(shape, *([shape[-1:]] if gain else []), dtype=dtype)
     check_kernel(partial(rms_norm, backend="triton"), partial(rms_norm, backend="torch"), rms_norm_reference, inputs)
@@ -157,8 +159,6 @@ def test_what_a_kernel_cannot_serve_is_an_error_with_the_reason():
         diag_attention(*tensors(*[(1, 8, 1, 512)] * 3, dtype=torch.float32), causal=True, backend="triton")
     with pytest.raises(ConfigError, match="block_size 256"):
         diag_attention(q, k, v, causal=True, block_size=256, backend="triton")
-    with pytest.raises(ConfigError, match="dropout"):
-        diag_attention(q, k, v, causal=True, dropout_p=0.1, backend="triton")
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process inside")

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.packing import Packing
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
@@ -65,7 +67,10 @@ class Mixer(nn.Module):
         """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
 
         `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already.
+        With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         """
+        if isinstance(state, FixedState):
+            return self.step(x, state), state
         if state is not None and not (self.causal and self.traits.cache):
             raise ConfigError(f"{self.name} cannot carry a state: it has no causal step")
         if mask is None or packed:
@@ -89,12 +94,31 @@ class Mixer(nn.Module):
         """The state before the first token; the other entries appear with the first call."""
         return {"length": torch.zeros(batch_size, dtype=torch.long, device=device)}
 
+    def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
+        """The state before the first token, for `step`; `length` [B] is shared by all layers.
+
+        `capacity` is the number of tokens that a state which grows with the text must have room for.
+        """
+        raise ConfigError(f"{self.name} cannot decode on a state of fixed shape")
+
+    def step(self, x: Tensor, state: FixedState) -> Tensor:
+        """Mix one token x [B, 1, hidden_size] and take it into `state`, in place; only its owner counts `length`.
+
+        Nothing here may wait for the device or make a tensor whose shape or address depends on the text.
+        """
+        raise ConfigError(f"{self.name} cannot decode on a state of fixed shape")
+
     def reset_parameters(self) -> None:
         """Initialise the parameters that this module holds itself; projections initialise themselves."""
 
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, hidden_size] -> [B, T, H, D]."""
         return x.unflatten(-1, (self.num_heads, self.head_dim))
+
+
+def on_tensor_cores(x: Tensor) -> bool:
+    """Whether matrix products of x [B, T, d] pay for joining their weights first: not those of a single token."""
+    return x.is_cuda and x.shape[-2] > 1
 
 
 class XavierLinear(nn.Linear):
@@ -126,7 +150,16 @@ class ProjectedMixer(Mixer):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, T, H, D]."""
+        if on_tensor_cores(x):
+            return self.project_at_once(x)
         return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
+
+    def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same in one matrix product, which reads x once: views of one tensor [B, T, 3, H, D]."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+        q, k, v = F.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(dim=-3)
+        return q, k, v
 
 
 class AttentionMixer(ProjectedMixer):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.fixed_state import FixedState, fixed_slots, write_slots
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
@@ -66,16 +67,16 @@ class DiagAttention(AttentionMixer):
     ) -> Tensor | tuple[Tensor, State]:
         positions = token_positions(q, state["length"] if state else None)
         q, k = self.rotation(q, k, positions % self.block_size)
-        if state is None:
-            return self.o_proj(self.xnorm(self._attend(q, k, v, mask)))
-        if "keys" in state:
+        if state is not None and "keys" in state:
             out = self._continue(q, k, v, positions, mask, state)
+            y = self.xnorm.projected(self.o_proj, out)
         else:
-            out = self._attend(q, k, v, mask)
-        return self.o_proj(self.xnorm(out)), self._remember(k, v, mask, state)
+            y = self.xnorm.projected(self.o_proj, *self._attend(q, k, v, mask))
+        return y if state is None else (y, self._remember(k, v, mask, state))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return diag_attention(
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+        """The output, and its square sums where the norm makes use of them."""
+        out = diag_attention(
             q,
             k,
             v,
@@ -84,7 +85,9 @@ class DiagAttention(AttentionMixer):
             kind=self.kind,
             mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
+            return_square_sums=self.xnorm.folds_into(self.o_proj, v.dtype),
         )
+        return out if isinstance(out, tuple) else (out,)
 
     def _continue(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State
@@ -120,3 +123,24 @@ class DiagAttention(AttentionMixer):
             "keys": append_right_aligned(state.get("keys"), k, counts)[:, -keep:],
             "values": append_right_aligned(state.get("values"), v, counts)[:, -keep:],
         }
+
+    def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
+        return fixed_slots(length, self.block_size, self.num_heads, self.head_dim, dtype)
+
+    def step(self, x: Tensor, state: FixedState) -> Tensor:
+        """A block fills its slots from the first on; what lies behind the newest token is of the block before."""
+        q, k, v = self.project(x)
+        place = state["length"][:, None] % self.block_size
+        q, k = self.rotation(q, k, place)
+        write_slots(state["keys"], k, place)
+        write_slots(state["values"], v, place)
+        out = diag_attention_step(
+            q,
+            state["keys"],
+            state["values"],
+            query_positions=place,
+            key_positions=torch.arange(self.block_size, device=x.device)[None],
+            block_size=self.block_size,
+            kind=self.kind,
+        )
+        return self.o_proj(self.xnorm(out))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import Mixer
-from transnormer.mixers.positions import Rotation, rotary_rates, rotate
+from transnormer.mixers.positions import Rotation, rotary_rates
+from transnormer.ops.rotate.pairs import rotate_pairs
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
 
 _STD = 0.02
@@ -40,7 +41,8 @@ class DistanceBias(nn.Module):
         """The bias at integer distances [N]."""
         near = self.table[(distances + self.max_length - 1).clamp(0, 2 * self.max_length - 2)]
         rates = rotary_rates(self.far_query.shape[0]).to(self.far_query)
-        query = rotate(self.far_query.expand(len(distances), 1, -1), distances[:, None] * rates).squeeze(1)  # [N, S]
+        angles = distances[:, None] * rates
+        query = rotate_pairs(self.far_query.expand(len(distances), 1, -1), angles).squeeze(1)  # [N, S]
         return torch.where(distances.abs() < self.max_length, near, (query * self.far_key).sum(dim=-1))
 
     def behind(self, distances: Tensor, limit: int) -> Tensor:

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
+from transnormer.ops.feature_maps import one_plus_elu
+from transnormer.ops.norm_attention.step import attention_step_in_place
 
 # Added to the denominator, as in the method's own implementation.
 _EPSILON = 1e-6
@@ -37,18 +40,31 @@ class LinearEluAttention(AttentionMixer):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
-        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # [B, T, H, D + 1]
         out, memory = norm_attention(
             q,
             k,
-            v,
+            _with_ones(v),
             causal=self.causal,
             mask=mask,
             state=state.get("memory") if state else None,
             return_state=True,
         )
-        out = out[..., :-1] / (out[..., -1:] + _EPSILON)
-        y = self.o_proj(out.flatten(-2))
+        y = self._divide_and_project(out)
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+
+    def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
+        return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim + 1), dtype)
+
+    def step(self, x: Tensor, state: FixedState) -> Tensor:
+        q, k, v = self.project(x)
+        out = attention_step_in_place(one_plus_elu(q), one_plus_elu(k), _with_ones(v), state["memory"])
+        return self._divide_and_project(out)
+
+    def _divide_and_project(self, out: Tensor) -> Tensor:
+        return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2))
+
+
+def _with_ones(v: Tensor) -> Tensor:
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # [B, T, H, D + 1]

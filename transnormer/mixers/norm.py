@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.mixers.xnorm import XNorm
 from transnormer.ops import norm_attention
 from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.norm_attention.step import attention_step_in_place
 
 
 @register("norm")
@@ -41,7 +44,8 @@ class NormAttention(AttentionMixer):
         position: str = "none",
     ) -> None:
         super().__init__(hidden_size, num_heads, causal, max_length)
-        self.phi = feature_map_named(feature_map)
+        feature_map_named(feature_map)  # an unknown one is an error when the mixer is built
+        self.feature_map = feature_map
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm, hidden_size)
 
@@ -49,18 +53,31 @@ class NormAttention(AttentionMixer):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         positions = token_positions(q, state["length"] if state else None)
-        q, k = self.rotation(self.phi(q), self.phi(k), positions)
-        out, memory = norm_attention(
+        feature_map = self.feature_map
+        if self.rotation.kind != "none":  # otherwise the attention itself applies the feature map as it reads
+            q, k = self.rotation(q, k, positions, feature_map)
+            feature_map = "identity"
+        folded = self.xnorm.folds_into(self.o_proj, v.dtype)
+        out, memory, *square_sums = norm_attention(
             q,
             k,
             v,
             causal=self.causal,
-            feature_map="identity",
+            feature_map=feature_map,
             mask=mask,
             state=state.get("memory") if state else None,
             return_state=True,
+            return_square_sums=folded,
         )
-        y = self.o_proj(self.xnorm(out))
+        y = self.xnorm.projected(self.o_proj, out, *square_sums)
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+
+    def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
+        return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim), dtype)
+
+    def step(self, x: Tensor, state: FixedState) -> Tensor:
+        q, k, v = self.project(x)
+        q, k = self.rotation(q, k, state["length"][:, None], self.feature_map)
+        return self.o_proj(self.xnorm(attention_step_in_place(q, k, v, state["memory"])))

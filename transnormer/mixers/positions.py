@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops import rotate
+from transnormer.ops.feature_maps import feature_map_named
 
 ROTATIONS = ("none", "rope", "lrpe")
 _BASE = 10_000.0
@@ -24,16 +26,9 @@ def sinusoidal_embedding(positions: Tensor, size: int, dtype: torch.dtype) -> Te
     return nn.functional.pad(table, (0, size - 2 * half)).to(dtype)
 
 
-def rotary_rates(head_dim: int) -> Tensor:
+def rotary_rates(head_dim: int, device: torch.device | None = None) -> Tensor:
     """RoPE's angles per position, one for each pair of features (Su et al. 2021)."""
-    return _BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-
-
-def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate the neighbouring pairs of x [B, T, H, D] by angles [T, D/2] or [B, T, D/2]."""
-    cos, sin = angles.cos().unsqueeze(-2), angles.sin().unsqueeze(-2)  # one angle for all heads
-    even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2).to(x.dtype)
+    return _BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
 class Rotation(nn.Module):
@@ -62,23 +57,15 @@ class Rotation(nn.Module):
                 self.reflection.normal_()
                 self.reflection /= self.reflection.norm()
 
-    def forward(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate q and k [B, T, H, D] standing at `positions` [T] or [B, T]."""
+    def forward(self, q: Tensor, k: Tensor, positions: Tensor, feature_map: str = "identity") -> tuple[Tensor, Tensor]:
+        """Rotate φ(q) and φ(k) [B, T, H, D] standing at `positions` [T] or [B, T]."""
         if self.kind == "none":
-            return q, k
+            phi = feature_map_named(feature_map)
+            return phi(q), phi(k)
         if self.kind == "lrpe":
-            q, k = self._reflect(q), self._reflect(k)
-            rates: Tensor = self.theta
-        else:
-            rates = rotary_rates(self.head_dim).to(q.device)
-        # Positions reach tens of thousands: their angles need float32 even where the model computes in bfloat16.
-        angles = positions[..., None].to(rates.dtype) * rates
-        return rotate(q, angles), rotate(k, angles)
-
-    def _reflect(self, x: Tensor) -> Tensor:
-        # A sum and not a matrix product, so that a compiler fuses it with the feature map and the rotation.
-        direction = self.reflection.to(x.dtype)
-        return (x - 2 * (x * direction).sum(dim=-1, keepdim=True) * direction).to(x.dtype)
+            return rotate(q, k, positions, self.theta, feature_map=feature_map, reflection=self.reflection)
+        # Made where it is used: a copy from the host would keep a decode step out of a CUDA graph.
+        return rotate(q, k, positions, rotary_rates(self.head_dim, q.device), feature_map=feature_map)
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.fixed_state import FixedState, fixed_slots
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
@@ -80,3 +81,15 @@ class SoftmaxAttention(AttentionMixer):
             is_causal=self.causal and visible is None,
         )
         return self.o_proj(zero_padding(out.transpose(1, 2), mask).flatten(-2))
+
+    def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
+        return fixed_slots(length, capacity, self.num_heads, self.head_dim, dtype)
+
+    def step(self, x: Tensor, state: FixedState) -> Tensor:
+        """The slots are those of the text so far and a last one for this token, all rows alike: no mask is needed."""
+        q, k, v = self.project(x)
+        q, k = self.rotation(q, k, state["length"][:, None])
+        keys, values = state["keys"], state["values"]
+        keys[:, -1:], values[:, -1:] = k, v
+        q, keys, values = (t.transpose(1, 2) for t in (q, keys, values))  # [B, H, T, D]
+        return self.o_proj(F.scaled_dot_product_attention(q, keys, values).transpose(1, 2).flatten(-2))

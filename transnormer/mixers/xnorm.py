@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.contract import XavierLinear
 from transnormer.ops import rms_norm
 
 XNORMS = ("none", "rms", "rms_gain", "layer", "head_rms")
+_EPSILON = 1e-6
 
 
 class XNorm(nn.Module):
@@ -30,10 +33,30 @@ class XNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "head_rms":
-            return rms_norm(x).flatten(-2)
+            return rms_norm(x, eps=_EPSILON).flatten(-2)
         x = x.flatten(-2)
         if self.kind == "rms":
-            return rms_norm(x)
+            return rms_norm(x, eps=_EPSILON)
         if self.kind == "rms_gain":
-            return rms_norm(x, self.weight)
+            return rms_norm(x, self.weight, eps=_EPSILON)
         return self.layer(x) if self.kind == "layer" else x
+
+    def folds_into(self, projection: nn.Module, dtype: torch.dtype) -> bool:
+        """Whether `projected` should be given the square sums, and the norm becomes a scale after the projection.
+
+        Only a compiler fuses that scale with the residual behind it; run op by op it would cost what it saves. The
+        unnormalised sums must survive the projection, for which float16 has no range. A projection that has been
+        replaced or hooked must see normalised input.
+        """
+        plain = type(projection) is XavierLinear and not (projection._forward_hooks or projection._forward_pre_hooks)
+        return self.kind == "rms" and plain and dtype != torch.float16 and torch.compiler.is_compiling()
+
+    def projected(self, projection: nn.Module, x: Tensor, square_sums: Tensor | None = None) -> Tensor:
+        """projection(XNorm(x)) of x [B, T, H, D]; with its `square_sums` [B, T, H] as s·(Wx) + b, s = 1/rms(x)."""
+        if square_sums is None:
+            return projection(self(x))
+        assert isinstance(projection, XavierLinear)
+        x = x.flatten(-2)
+        scale = torch.rsqrt(square_sums.sum(dim=-1, keepdim=True) / x.shape[-1] + _EPSILON)  # [B, T, 1]
+        y = F.linear(x, projection.weight)
+        return (y * scale + projection.bias).to(y.dtype)

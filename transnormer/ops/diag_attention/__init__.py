@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.shapes import check_qkv, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_qkv, zero_padding
 
 KINDS = ("softmax", "rela")
 
 _KERNEL = load_kernel("diag_attention")
+
+
+@overload
+def diag_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    block_size: int = ...,
+    kind: str = ...,
+    mask: Tensor | None = ...,
+    dropout_p: float = ...,
+    return_square_sums: Literal[False] = ...,
+    backend: str | None = ...,
+) -> Tensor: ...
+
+
+@overload
+def diag_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    block_size: int = ...,
+    kind: str = ...,
+    mask: Tensor | None = ...,
+    dropout_p: float = ...,
+    return_square_sums: bool,
+    backend: str | None = ...,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def diag_attention(
@@ -24,21 +58,37 @@ def diag_attention(
     kind: str = "softmax",
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
+    return_square_sums: bool = False,
     backend: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q, k [B, T, H, D] and v [B, T, H, E] where a token sees only its own block; returns [B, T, H, E].
 
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
+    The square sums Σo² [B, T, H], in float32, are what an RMSNorm over the joined heads divides by.
     """
     check_qkv("diag_attention", q, k, v, mask)
     if kind not in KINDS:
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     if block_size < 1:
         raise ConfigError(f"diag_attention: block_size must be at least 1, got {block_size}")
-    call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "dropout_p": dropout_p}
+    call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None
-        return _KERNEL.diag_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
+        out, squares = _KERNEL.diag_attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            block_size=block_size,
+            kind=kind,
+            mask=mask,
+            dropout_p=dropout_p,
+            square_sums=return_square_sums,
+        )
+        return (out, squares) if return_square_sums else out
     out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
-    return zero_padding(out, mask)
+    out = zero_padding(out, mask)
+    if not return_square_sums:
+        return out
+    return out, out.to(accumulation_dtype(out.dtype)).square().sum(dim=-1)

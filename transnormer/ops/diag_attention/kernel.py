@@ -23,12 +23,9 @@ def why_not(
     q: Tensor | None = None,
     v: Tensor | None = None,
     block_size: int = 64,
-    dropout_p: float = 0.0,
     **_: Any,
 ) -> str | None:
     """Why this call cannot run here, or None."""
-    if dropout_p > 0:
-        return "the kernel has no dropout on attention weights"
     if block_size > MAX_BLOCK:
         return f"block_size {block_size} is above {MAX_BLOCK}: a block must fit one tile"
     return cannot_launch(device, q, v, MAX_HEAD_DIM)
@@ -60,6 +57,24 @@ def _weights(scores, visible, AXIS: tl.constexpr, RELA: tl.constexpr):
 
 
 @triton.jit
+def _scrambled(x):
+    """A bijection of 32 bits whose outputs look random (the finalizer of MurmurHash3)."""
+    x = (x ^ (x >> 16)) * tl.full((), 0x85EBCA6B, tl.uint32)
+    x = (x ^ (x >> 13)) * tl.full((), 0xC2B2AE35, tl.uint32)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _kept(SEEDS, first_row, queries, keys, threshold, BW: tl.constexpr):
+    """Which weights dropout keeps: a pure function of two seeds, batch, head, query and key, so nothing is stored."""
+    pair = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)).to(tl.uint32)
+    first = _scrambled(tl.load(SEEDS).to(tl.uint32) + pair)
+    second = tl.load(SEEDS + 1).to(tl.uint32)
+    place = ((first_row + queries) * BW + keys).to(tl.uint32)
+    return _scrambled(_scrambled(place ^ first) + second) >= threshold
+
+
+@triton.jit
 def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr):
     """Rows of this program's block: their index in the sequence, and which of them hold a real token."""
     local = tl.arange(0, BW)
@@ -73,9 +88,10 @@ def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl
 
 @triton.jit
 def _forward(
-    Q, K, V, O, MASK, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
+    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, T, scale,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
@@ -88,16 +104,24 @@ def _forward(
         visible = visible & (local[:, None] >= local[None, :])
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     weights = _weights(scores, visible, 1, RELA)
-    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        weights = tl.where(kept, weights * keep_scale, 0.0)
+    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(O.dtype.element_ty)
     _store(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+    if SQUARED:
+        wide = out.to(tl.float32)
+        squares = SQUARES + (batch * tl.num_programs(2) + head) * T
+        tl.store(squares + rows, tl.sum(wide * wide, 1), mask=inside)
 
 
 @triton.jit
 def _backward(
-    Q, K, V, DO, DQ, DK, DV, MASK, T, scale, slope,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
+    Q, K, V, DO, DQ, DK, DV, OUT, DSQUARES, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
@@ -106,6 +130,11 @@ def _backward(
     k = _load(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
     v = _load(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
     do = _load(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
+    if SQUARED:  # the squares of the output were summed and used: d(Σo²) = 2o
+        heads = tl.num_programs(2)
+        out = _load(OUT + (batch * T * heads + head) * E, rows, e, heads * E, inside, E)
+        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + rows * s_t, mask=inside, other=0.0)
+        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
 
     # Queries down, keys across: gives dq.
     visible = real[None, :] & real[:, None]
@@ -113,6 +142,9 @@ def _backward(
         visible = visible & (local[:, None] >= local[None, :])
     weights = _weights(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, visible, 1, RELA)
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:
         dscores = tl.where(weights > 0.0, dweights, 0.0)
     else:
@@ -127,12 +159,17 @@ def _backward(
         visible = visible & (local[None, :] >= local[:, None])
     weights = _weights(tl.dot(k, tl.trans(q), input_precision="ieee") * scale, visible, 0, RELA)
     dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
+    dropped = weights
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[None, :], local[:, None], threshold, BW)
+        dropped = tl.where(kept, weights * keep_scale, 0.0)
+        dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:
         dscores = tl.where(weights > 0.0, dweights, 0.0)
     else:
         dscores = weights * (dweights - tl.sum(weights * dweights, 0)[None, :])
     dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")
-    dv = tl.dot(weights.to(do.dtype), do, input_precision="ieee")
+    dv = tl.dot(dropped.to(do.dtype), do, input_precision="ieee")
     _store(DK + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dk)
     _store(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
 
@@ -164,66 +201,142 @@ def _scales(q: Tensor, kind: str) -> tuple[float, float]:
     return (scale if kind == "rela" else scale * _LOG2_E), scale
 
 
+def _dropout(seeds: Tensor | None, dropout_p: float) -> tuple[Tensor | None, int, float]:
+    """Seeds; the smallest random word that keeps a weight; what a kept weight is multiplied with."""
+    return seeds, min(int(dropout_p * 2**32), 2**32 - 1), 1 / (1 - dropout_p)
+
+
 def _grid(q: Tensor, block_size: int) -> tuple[int, int, int]:
     return triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2]
 
 
 @torch.library.custom_op("transnormer::diag_attention", mutates_args=())
-def _op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str) -> Tensor:
+def _op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
+    squared: bool,
+) -> tuple[Tensor, Tensor]:
+    """The output, and Σ out² [B, T, H] if `squared`."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    squares = _room_for_squares(v, squared)
     _forward[_grid(q, block_size)](
-        q, k, v, out, mask, q.shape[1], _scales(q, kind)[0],
+        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), q.shape[1], _scales(q, kind)[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if mask is None else mask.stride(0),
-        **_options(q, v, mask, block_size, kind, causal),
+        **_options(q, v, mask, block_size, kind, causal), SQUARED=squared, DROPS=seeds is not None,
     )  # fmt: skip
-    return out
+    return out, squares
+
+
+def _room_for_squares(v: Tensor, squared: bool) -> Tensor:
+    """[B, T, H] with time innermost, as a program writes it; empty where nobody asked: an op returns tensors only."""
+    if not squared:
+        return torch.empty(0, dtype=torch.float32, device=v.device)
+    return torch.empty((v.shape[0], v.shape[2], v.shape[1]), dtype=torch.float32, device=v.device).mT
 
 
 @_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str) -> Tensor:
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
+    squared: bool,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device), _room_for_squares(v, squared)
 
 
 @torch.library.custom_op("transnormer::diag_attention_backward", mutates_args=())
 def _backward_op(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    out: Tensor | None,
+    dsquares: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     do = unit_stride(do)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     _backward[_grid(q, block_size)](
-        q, k, v, do, dq, dk, dv, mask, q.shape[1], *_scales(q, kind),
+        q, k, v, do, dq, dk, dv, out, dsquares, mask, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
-        0 if mask is None else mask.stride(0),
-        **_options(q, v, mask, block_size, kind, causal),
+        *((0, 0, 0) if dsquares is None else dsquares.stride()), 0 if mask is None else mask.stride(0),
+        **_options(q, v, mask, block_size, kind, causal), SQUARED=dsquares is not None, DROPS=seeds is not None,
     )  # fmt: skip
     return dq, dk, dv
 
 
 @_backward_op.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, mask: Tensor | None, causal: bool, block_size: int, kind: str
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    out: Tensor | None,
+    dsquares: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     return dq, dk, torch.empty(v.shape, dtype=v.dtype, device=v.device)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-    ctx.call = inputs[4:]
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, mask, seeds, *call, squared = inputs
+    ctx.call = call
+    ctx.save_for_backward(q, k, v, mask, seeds, output[0] if squared else None)
+    ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, mask = ctx.saved_tensors
-    return (*_backward_op(q, k, v, do, mask, *ctx.call), None, None, None, None)
+def _differentiate(ctx: Any, do: Tensor | None, dsquares: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, seeds, out = ctx.saved_tensors
+    if do is None:
+        do = torch.zeros_like(v)
+    if dsquares is None or out is None:
+        out = dsquares = None
+    gradients = _backward_op(q, k, v, do, out, dsquares, mask, seeds, *ctx.call)
+    return (*gradients, None, None, None, None, None, None, None)
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
 
 
 def diag_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, block_size: int, kind: str, mask: Tensor | None
-) -> Tensor:
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    block_size: int,
+    kind: str,
+    mask: Tensor | None,
+    dropout_p: float,
+    square_sums: bool,
+) -> tuple[Tensor, Tensor]:
     """The kernel behind `transnormer.ops.diag_attention`; its arguments have been checked there."""
     q, k, v = (unit_stride(in_autocast_dtype(x)) for x in (q, k, v))
-    return _op(q, k, v, as_mask_bytes(mask), causal, block_size, kind)
+    seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
+    out, squares = _op(q, k, v, as_mask_bytes(mask), seeds, dropout_p, causal, block_size, kind, square_sums)
+    return out, squares

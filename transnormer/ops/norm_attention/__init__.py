@@ -28,12 +28,14 @@ def norm_attention(
     mask: Tensor | None = None,
     state: Tensor | None = None,
     return_state: bool = False,
+    return_square_sums: bool = False,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """φ(Q)(φ(K)ᵀV) for q, k [B, T, H, D] and v [B, T, H, E]; returns [B, T, H, E], and the state when asked.
+) -> Tensor | tuple[Tensor, ...]:
+    """φ(Q)(φ(K)ᵀV) for q, k [B, T, H, D] and v [B, T, H, E]; returns [B, T, H, E], then what else was asked for.
 
     `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
     is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
+    The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over the joined heads divides by.
     """
     check_qkv("norm_attention", q, k, v, mask)
     phi = feature_map_named(feature_map)
@@ -46,7 +48,16 @@ def norm_attention(
     choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
     if choice.backend == "triton":
         assert _KERNEL is not None
-        out, new_state = _KERNEL.norm_attention(q, k, v, causal=causal, feature_map=feature_map, mask=mask, state=state)
+        out, new_state, squares = _KERNEL.norm_attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            feature_map=feature_map,
+            mask=mask,
+            state=state,
+            square_sums=return_square_sums,
+        )
     else:
         q, k = phi(q), zero_padding(phi(k), mask)
         if not causal:
@@ -57,4 +68,6 @@ def norm_attention(
         with torch.autocast(q.device.type, enabled=False):
             out, new_state = attend(q, k, v, state)
         out = zero_padding(out, mask)
-    return (out, new_state) if return_state else out
+        squares = out.to(accumulation_dtype(out.dtype)).square().sum(dim=-1) if return_square_sums else None
+    asked = (*([new_state] if return_state else []), *([squares] if return_square_sums else []))
+    return (out, *asked) if asked else out

@@ -23,10 +23,9 @@ from transnormer.ops.norm_attention.kernel_causal import (
     causal_forward,
 )
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
-from transnormer.ops.norm_attention.kernel_tiles import part_sums, scan_parts
+from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, part_sums, scan_parts
 
 MAX_HEAD_DIM = 128
-_PHI = {"identity": 0, "elu": 1, "1+elu": 2}
 _WIDEST_PIECE = 64
 # Four programs on each of an H200's 132 multiprocessors fill it; from half of that on, cutting time costs more than
 # it brings (measured at 128, 256 and 512 pairs of batch and head).
@@ -72,13 +71,22 @@ class _Plan:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
 
-    def sums(self, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+    def squares(self, like: Tensor, pieces: int) -> Tensor:
+        """Room for sums of squares [B, H, pieces, T]: a program writes those of its rows side by side."""
+        return torch.empty((self.batch, self.heads, pieces, self.length), dtype=torch.float32, device=like.device)
+
+    def sums(self, x: Tensor, y: Tensor, mask: Tensor | None, squared: _Squared) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
         sums = self.states(x, self.parts)
-        part_sums[self.grid()](x, y, sums, mask, *self.walk, *_strides(x, y), *self.last, **self.tiles)
+        part_sums[self.grid()](
+            x, y, sums, *squared.tensors, mask, *self.walk, *_strides(x, y), *squared.strides, *self.last,
+            **self.tiles, SQUARED=squared.used,
+        )  # fmt: skip
         return sums
 
-    def borders(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
+    def borders(
+        self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, squared: _Squared, backward: bool
+    ) -> Tensor:
         """The states at the borders of the parts [B, H, P + 1, D, E], walked forward from `start` or backward."""
         borders = self.states(x, self.parts + 1)
         if self.parts == 1:
@@ -87,9 +95,21 @@ class _Plan:
             return borders  # the walk itself writes the other border
         size, block = self.d * self.e, 1024
         scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask), start, borders, self.parts, size, start is None, backward, block
+            self.sums(x, y, mask, squared), start, borders, self.parts, size, start is None, backward, block
         )
         return borders
+
+
+class _Squared:
+    """What a backward kernel reads when the sums of squares of the output were used: the output and their gradient."""
+
+    def __init__(self, out: Tensor | None, dsquares: Tensor | None) -> None:
+        self.used = dsquares is not None
+        self.tensors = (out, dsquares)
+        self.strides = (0, 0, 0) if dsquares is None else dsquares.stride()
+
+
+_NOT_SQUARED = _Squared(None, None)
 
 
 def _strides(*tensors: Tensor) -> list[int]:
@@ -98,37 +118,48 @@ def _strides(*tensors: Tensor) -> list[int]:
 
 @torch.library.custom_op("transnormer::norm_attention", mutates_args=())
 def _op(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int
-) -> tuple[Tensor, Tensor]:
-    """Output, and the states at the borders of the parts; the last of them is the final state."""
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
     plan = _Plan(q, v, mask, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    pieces = plan.pieces(plan.be)
+    squares = plan.squares(q, pieces["PIECES"] if causal else 1) if squared else None
     if not causal:
-        total = plan.sums(k, v, mask).sum(dim=2, keepdim=True)
+        total = plan.sums(k, v, mask, _NOT_SQUARED).sum(dim=2, keepdim=True)
         if state is not None:
             total += state.unsqueeze(2)
         full_forward[(plan.chunks, plan.batch, plan.heads)](
-            q, total, out, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles
-        )
-        return out, total
-    borders = plan.borders(k, v, mask, state, backward=False)
-    pieces = plan.pieces(plan.be)
+            q, total, out, squares, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles,
+            SQUARED=squared,
+        )  # fmt: skip
+        return out, total, _over_pieces(squares, q)
+    borders = plan.borders(k, v, mask, state, _NOT_SQUARED, backward=False)
     # Capped registers let four programs share a multiprocessor instead of two, at the cost of an 8-byte spill.
     capped = {} if plan.wide else {"maxnreg": 128}
     causal_forward[plan.grid(pieces["PIECES"])](
-        q, k, v, out, borders, mask, *plan.walk, *_strides(q, k, v, out), *plan.last, **plan.sizes, **pieces, **capped,
-        BD=plan.bd, STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1,
+        q, k, v, out, squares, borders, mask, *plan.walk, *_strides(q, k, v, out), *plan.last, **plan.sizes, **pieces,
+        **capped, BD=plan.bd, STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1,
+        SQUARED=squared,
     )  # fmt: skip
-    return out, borders
+    return out, borders, _over_pieces(squares, q)
+
+
+def _over_pieces(squares: Tensor | None, like: Tensor) -> Tensor:
+    """[B, H, pieces, T] -> [B, T, H]; empty where nobody asked for it, because an op returns tensors only."""
+    if squares is None:
+        return torch.empty(0, dtype=torch.float32, device=like.device)
+    return (squares.squeeze(2) if squares.shape[2] == 1 else squares.sum(dim=2)).mT
 
 
 @_op.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     plan = _Plan(q, v, mask, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    return out, plan.states(q, plan.parts + 1 if causal else 1)
+    squares = _over_pieces(plan.squares(q, 1) if squared else None, q)
+    return out, plan.states(q, plan.parts + 1 if causal else 1), squares
 
 
 @torch.library.custom_op("transnormer::norm_attention_backward", mutates_args=())
@@ -137,6 +168,8 @@ def _backward_op(
     k: Tensor,
     v: Tensor,
     do: Tensor,
+    out: Tensor | None,
+    dsquares: Tensor | None,
     dfinal: Tensor | None,
     borders: Tensor,
     mask: Tensor | None,
@@ -147,39 +180,43 @@ def _backward_op(
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
     plan = _Plan(q, v, mask, phi)
     do = unit_stride(do)
+    squared = _Squared(out, dsquares)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if not causal:
-        dtotal = plan.sums(q, do, mask).sum(dim=2, keepdim=True)
+        dtotal = plan.sums(q, do, mask, squared).sum(dim=2, keepdim=True)
         if dfinal is not None:
             dtotal += dfinal.unsqueeze(2)
         full_backward[(plan.chunks, plan.batch, plan.heads)](
-            q, k, v, do, dq, dk, dv, borders, dtotal, mask, plan.length, *_strides(q, k, v, do, dq, dv),
-            plan.mask_stride, plan.heads, **plan.tiles,
+            q, k, v, do, dq, dk, dv, borders, dtotal, *squared.tensors, mask, plan.length,
+            *_strides(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
+            SQUARED=squared.used,
         )  # fmt: skip
         return dq, dk, dv, dtotal
 
-    dborders = plan.borders(q, do, mask, dfinal, backward=True)
+    dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
     one_part = plan.parts == 1
     ends_at_zero = one_part and dfinal is None
     if not plan.wide:
         causal_backward[plan.grid()](
-            q, k, v, do, dq, dk, dv, borders, dborders, mask, *plan.walk, *_strides(q, k, v, do, dq, dv), *plan.last,
-            **plan.tiles, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
+            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *plan.walk,
+            *_strides(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero,
+            WRITES_START=one_part, SQUARED=squared.used,
         )  # fmt: skip
         return dq, dk, dv, dborders
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
-        q, k, v, do, dq, borders, mask, *plan.walk, *_strides(q, k, v, do, dq), *plan.last, **plan.sizes, **by_d,
-        BE=plan.be, STARTS_AT_ZERO=one_part and not carried,
+        q, k, v, do, dq, borders, *squared.tensors, mask, *plan.walk, *_strides(q, k, v, do, dq), *squared.strides,
+        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=one_part and not carried, SQUARED=squared.used,
     )  # fmt: skip
     causal_dk[plan.grid(by_d["PIECES"])](
-        q, k, v, do, dk, dborders, mask, *plan.walk, *_strides(q, k, v, do, dk), *plan.last, **plan.sizes, **by_d,
-        BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
+        q, k, v, do, dk, dborders, *squared.tensors, mask, *plan.walk, *_strides(q, k, v, do, dk), *squared.strides,
+        *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero, SQUARED=squared.used,
     )  # fmt: skip
     causal_dv[plan.grid(by_e["PIECES"])](
-        q, k, do, dv, dborders, mask, *plan.walk, *_strides(q, k, do, dv), *plan.last, **plan.sizes, **by_e,
-        BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
+        q, k, do, dv, dborders, *squared.tensors, mask, *plan.walk, *_strides(q, k, do, dv), *squared.strides,
+        *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
+        SQUARED=squared.used,
     )  # fmt: skip
     return dq, dk, dv, dborders
 
@@ -190,6 +227,8 @@ def _(
     k: Tensor,
     v: Tensor,
     do: Tensor,
+    out: Tensor | None,
+    dsquares: Tensor | None,
     dfinal: Tensor | None,
     borders: Tensor,
     mask: Tensor | None,
@@ -201,20 +240,26 @@ def _(
     return dq, dk, torch.empty(v.shape, dtype=v.dtype, device=v.device), torch.empty_like(borders)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, mask, state, ctx.causal, ctx.phi = inputs
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, mask, state, ctx.causal, ctx.phi, squared = inputs
     ctx.carried = state is not None
-    ctx.save_for_backward(q, k, v, mask, output[1])
+    ctx.save_for_backward(q, k, v, mask, output[1], output[0] if squared else None)
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, do: Tensor | None, dborders: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, borders = ctx.saved_tensors
+def _differentiate(
+    ctx: Any, do: Tensor | None, dborders: Tensor | None, dsquares: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, borders, out = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
     dfinal = None if dborders is None else dborders[:, :, -1].contiguous()
-    dq, dk, dv, dstates = _backward_op(q, k, v, do, dfinal, borders, mask, ctx.carried, ctx.causal, ctx.phi)
-    return dq, dk, dv, None, dstates[:, :, 0] if ctx.carried else None, None, None
+    if dsquares is None or out is None:
+        out = dsquares = None
+    dq, dk, dv, dstates = _backward_op(
+        q, k, v, do, out, dsquares, dfinal, borders, mask, ctx.carried, ctx.causal, ctx.phi
+    )
+    return dq, dk, dv, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -229,9 +274,10 @@ def norm_attention(
     feature_map: str,
     mask: Tensor | None,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+    square_sums: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there."""
     q, k, v = (unit_stride(in_autocast_dtype(x)) for x in (q, k, v))
     state = None if state is None else state.contiguous()
-    out, borders = _op(q, k, v, as_mask_bytes(mask), state, causal, _PHI[feature_map])
-    return out, borders[:, :, -1]
+    out, borders, squares = _op(q, k, v, as_mask_bytes(mask), state, causal, PHI_CODES[feature_map], square_sums)
+    return out, borders[:, :, -1], squares

@@ -12,24 +12,28 @@ import triton.language as tl
 from transnormer.ops.norm_attention.kernel_tiles import (
     chunk_rows,
     keep,
+    load_gradient,
     load_rows,
     load_state,
     phi,
     phi_slope,
     store_rows,
+    store_squares,
     store_state,
 )
 
 
 @triton.jit
 def causal_forward(
-    Q, K, V, O, BOUNDS, MASK, T, chunks, chunks_per_part,
+    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_part,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
+    SQUARED: tl.constexpr,
 ):  # fmt: skip
     """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S; a program does PIECE of the E columns."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    squares = SQUARES + (batch * H * PIECES + head) * T if SQUARED else SQUARES
     e = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     d = tl.arange(0, BD)
@@ -49,7 +53,9 @@ def causal_forward(
         scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
         out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
         out = tl.dot(scores.to(v.dtype), v, out, input_precision="ieee")
-        store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, keep(out, real, HAS_MASK))
+        out = keep(out, real, HAS_MASK).to(O.dtype.element_ty)
+        store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+        store_squares(squares, rows, inside, out, SQUARED)
         state = tl.dot(tl.trans(k), v, state, input_precision="ieee")
     if WRITES_END:
         store_state(bounds + D * E, d, e, D, E, state)
@@ -57,10 +63,12 @@ def causal_forward(
 
 @triton.jit
 def causal_backward(
-    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b, H, P,
+    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
+    SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -82,7 +90,10 @@ def causal_backward(
         k_raw = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         q, k = keep(phi(q_raw, d, PHI, D, D < BD), real, True), keep(phi(k_raw, d, PHI, D, D < BD), real, True)
         v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = keep(load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E), real, HAS_MASK)
+        do = load_gradient(
+            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
+        )
+        do = keep(do, real, HAS_MASK)
         earlier = local[:, None] >= local[None, :]  # queries down, keys across
         later = local[None, :] >= local[:, None]  # keys down, queries across
 
@@ -115,10 +126,10 @@ def causal_backward(
 
 @triton.jit
 def causal_dq(
-    Q, K, V, DO, DQ, BOUNDS, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, mask_b, H, P,
+    Q, K, V, DO, DQ, BOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, s_b, s_t, s_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dq = tril(do·vᵀ)φ(k) + do·Sᵀ, walking forward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -136,7 +147,10 @@ def causal_dq(
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         k = keep(phi(k, d, PHI, D, D < PIECE * PIECES), real, True)
         v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = keep(load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E), real, HAS_MASK)
+        do = load_gradient(
+            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
+        )
+        do = keep(do, real, HAS_MASK)
         dscores = tl.dot(do, tl.trans(v), input_precision="ieee")
         dscores = tl.where(local[:, None] >= local[None, :], dscores, 0.0)
         dq = tl.dot(do, state_t.to(do.dtype), input_precision="ieee")
@@ -148,10 +162,10 @@ def causal_dq(
 
 @triton.jit
 def causal_dk(
-    Q, K, V, DO, DK, DBOUNDS, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, mask_b, H, P,
+    Q, K, V, DO, DK, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, s_b, s_t, s_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dk = triu(v·doᵀ)φ(q) + v·dSᵀ, walking backward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -171,7 +185,10 @@ def causal_dk(
         q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
         q = keep(phi(q, d, PHI, D, D < PIECE * PIECES), real, True)
         v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = keep(load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E), real, HAS_MASK)
+        do = load_gradient(
+            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
+        )
+        do = keep(do, real, HAS_MASK)
         dscores_t = tl.dot(v, tl.trans(do), input_precision="ieee")
         dscores_t = tl.where(local[None, :] >= local[:, None], dscores_t, 0.0)
         dk = tl.dot(v, dstate_t.to(v.dtype), input_precision="ieee")
@@ -184,10 +201,11 @@ def causal_dk(
 
 @triton.jit
 def causal_dv(
-    Q, K, DO, DV, DBOUNDS, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, mask_b, H, P,
+    Q, K, DO, DV, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, s_b, s_t, s_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
+    SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, walking backward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -208,7 +226,10 @@ def causal_dv(
         q = keep(phi(q, d, PHI, D, D < BD), real, True)
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         k = keep(phi(k, d, PHI, D, D < BD), real, True)
-        do = keep(load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E), real, HAS_MASK)
+        do = load_gradient(
+            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
+        )
+        do = keep(do, real, HAS_MASK)
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores_t = tl.where(local[None, :] >= local[:, None], scores_t, 0.0)
         dv = tl.dot(k, dstate.to(k.dtype), input_precision="ieee")

@@ -8,19 +8,21 @@ import triton.language as tl
 from transnormer.ops.norm_attention.kernel_tiles import (
     chunk_rows,
     keep,
+    load_gradient,
     load_rows,
     load_state,
     phi,
     phi_slope,
     store_rows,
+    store_squares,
 )
 
 
 @triton.jit
 def full_forward(
-    Q, STATE, O, MASK, T, q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
+    Q, STATE, O, SQUARES, MASK, T, q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr,
 ):  # fmt: skip
     """o = φ(q)·S."""
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -29,15 +31,18 @@ def full_forward(
     q = phi(load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D), d, PHI, D, D < BD)
     state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
     out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
-    store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, keep(out, real, HAS_MASK))
+    out = keep(out, real, HAS_MASK).to(O.dtype.element_ty)
+    store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+    store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
 
 
 @triton.jit
 def full_backward(
-    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, T,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b, H,
+    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, OUT, DSQUARES, MASK, T,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; the transposes are read from memory as such."""
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -45,7 +50,8 @@ def full_backward(
     rows, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
     at = (batch * H + head) * D * E
 
-    do = keep(load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E), real, HAS_MASK)
+    do = load_gradient(DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED)
+    do = keep(do, real, HAS_MASK)
     state_t = load_state(STATE + at, d[None, :], e[:, None], D, E)
     q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
     dq = tl.dot(do, state_t.to(do.dtype), input_precision="ieee") * phi_slope(q, PHI)

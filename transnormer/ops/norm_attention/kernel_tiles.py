@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+PHI_CODES = {"identity": 0, "elu": 1, "1+elu": 2}
+
 
 @triton.jit
 def phi(x, columns, PHI: tl.constexpr, D: tl.constexpr, FILLED: tl.constexpr):
@@ -43,6 +45,28 @@ def store_rows(base, rows, columns, row_stride, inside, width: tl.constexpr, til
 
 
 @triton.jit
+def store_squares(base, rows, inside, tile, WANTED: tl.constexpr):
+    """Σ tile² of each row, of the numbers as they are stored."""
+    if WANTED:
+        wide = tile.to(tl.float32)
+        tl.store(base + rows, tl.sum(wide * wide, 1), mask=inside)
+
+
+@triton.jit
+def load_gradient(
+    DO, OUT, DSQUARES, batch, head, rows, columns, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h,
+    E: tl.constexpr, SQUARED: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the output: do, and 2·out·dsquares where a sum of its squares was used as well."""
+    do = load_rows(DO + batch * o_b + head * o_h, rows, columns, o_t, inside, E)
+    if SQUARED:
+        out = load_rows(OUT + (batch * T * H + head) * E, rows, columns, H * E, inside, E)
+        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + rows * s_t, mask=inside, other=0.0)
+        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
+    return do
+
+
+@triton.jit
 def chunk_rows(chunk, T, MASK, batch, mask_b, C: tl.constexpr, HAS_MASK: tl.constexpr):
     """Rows of a chunk, which of them exist, and which of those are real tokens."""
     rows = chunk * C + tl.arange(0, C).to(tl.int64)
@@ -74,9 +98,10 @@ def store_state(base, d, e, D: tl.constexpr, E: tl.constexpr, tile):
 
 @triton.jit
 def part_sums(
-    X, Y, SUMS, MASK, T, chunks, chunks_per_part, x_b, x_t, x_h, y_b, y_t, y_h, mask_b, H, P,
+    X, Y, SUMS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
+    x_b, x_t, x_h, y_b, y_t, y_h, s_b, s_t, s_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr,
 ):  # fmt: skip
     """Σ φ(x)ᵀy over each part: kᵀv for the states, qᵀdo for their gradients."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -86,7 +111,9 @@ def part_sums(
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
         x = load_rows(X + batch * x_b + head * x_h, rows, d, x_t, inside, D)
         x = keep(phi(x, d, PHI, D, D < BD), real, True)
-        y = load_rows(Y + batch * y_b + head * y_h, rows, e, y_t, inside, E)
+        y = load_gradient(
+            Y, OUT, DSQUARES, batch, head, rows, e, inside, T, H, y_b, y_t, y_h, s_b, s_t, s_h, E, SQUARED
+        )
         total = tl.dot(tl.trans(x), y, total, input_precision="ieee")
     store_state(SUMS + ((batch * H + head) * P + part) * D * E, d, e, D, E, total)
 

@@ -1,0 +1,175 @@
+"""What the kernels are checked with: small cases for Triton's interpreter, few but telling ones for a GPU.
+
+On a GPU a case costs what must be compiled for it (seconds; minutes for float32 tiles of 64 and more, whose products
+are unrolled into single operations), and Triton miscompiles some combinations silently. So each case is a combination
+of everything that decides what is compiled, and runs at several shapes that share it. Covered are
+
+* bfloat16: every pair of values of all options, and every combination of direction, head size and one or many parts
+  (NormAttention), of kind, direction and head size (DiagAttention);
+* float32: every head size in both directions (NormAttention) or with both kinds (DiagAttention), and every value of
+  each option. What takes minutes to compile is marked slow: causal head sizes above 64, blocks of 128, and blocks of
+  64 with head sizes above 64;
+* float16, which differs from bfloat16 in the type of its products only: both directions or kinds;
+* lengths below a chunk and of one token, lengths that are whole chunks, value heads of another size than the keys'
+  (one column more, as linear_elu has), blocks that are no power of two.
+
+`test_covering.py` checks that this is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+import pytest
+import torch
+from _pytest.mark import ParameterSet
+from covering import covering
+
+# batch, length, heads. None of what Triton treats as special (1, multiples of 16) is among the lengths, heads and
+# numbers of chunks, so that all share one compilation.
+SHARED = ((2, 257, 2), (1, 450, 3), (2, 900, 2))
+HEAD_SIZES = (16, 32, 64, 96, 128)
+NORM_OPTIONS = {
+    "causal": (True, False),
+    "d": HEAD_SIZES,
+    "many_parts": (False, True),
+    "feature_map": ("1+elu", "elu", "identity"),
+    "masked": (False, True),
+    "carried": (False, True),
+    "squared": (False, True),
+}
+DIAG_OPTIONS = {
+    "kind": ("softmax", "rela"),
+    "d": HEAD_SIZES,
+    "causal": (True, False),
+    "block_size": (16, 64, 128),
+    "masked": (False, True),
+    "squared": (False, True),
+}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A way to call norm_attention; `carried`: with a state before it, `squared`: with the sums of squares."""
+
+    causal: bool
+    d: int
+    many_parts: bool
+    feature_map: str = "1+elu"
+    masked: bool = False
+    carried: bool = False
+    squared: bool = False
+    dtype: torch.dtype = torch.bfloat16
+    e: int | None = None  # d
+    shapes: tuple[tuple[int, int, int], ...] = SHARED
+
+    def __str__(self) -> str:
+        return _name(self)
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes minutes to compile."""
+        return self.dtype == torch.float32 and self.causal and self.d > 64
+
+
+@dataclass(frozen=True)
+class Diag:
+    """A way to call diag_attention."""
+
+    kind: str
+    d: int
+    causal: bool
+    block_size: int
+    masked: bool = False
+    squared: bool = False
+    dtype: torch.dtype = torch.bfloat16
+    shapes: tuple[tuple[int, int, int], ...] = SHARED
+
+    def __str__(self) -> str:
+        return _name(self)
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes minutes to compile."""
+        return self.dtype == torch.float32 and (self.block_size > 64 or self.block_size * self.d > 64 * 64)
+
+
+def _name(case: Norm | Diag) -> str:
+    """The name of a test: its lengths, then what differs from nothing."""
+    lengths = "T" + "+".join(str(length) for _, length, _ in case.shapes)
+    values = {field.name: getattr(case, field.name) for field in fields(case) if field.name != "shapes"}
+    flags = [
+        name if value is True else f"{name}={value}" for name, value in values.items() if value not in (False, None)
+    ]
+    return " ".join([lengths, *flags]).replace("torch.", "")
+
+
+def _norm_on_a_gpu() -> list[Norm]:
+    in_single = covering(NORM_OPTIONS, 1, together=("causal", "d"))
+    in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_parts"))
+    cases = [Norm(**row, dtype=torch.float32) for row in in_single] + [Norm(**row) for row in in_half]
+    for causal in (True, False):
+        plain = Norm(causal, 64, many_parts=False)
+        # Shorter: longer sums leave the range of float16.
+        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2], many_parts=True)]
+        cases += [replace(plain, shapes=((2, 1, 2), (1, 1, 3)), carried=True, masked=True)]
+        cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, shapes=((2, 512, 2), (1, 768, 3)))]
+        cases += [replace(plain, many_parts=causal, e=65)]
+    return cases
+
+
+def _diag_on_a_gpu() -> list[Diag]:
+    in_single = covering(DIAG_OPTIONS, 1, together=("kind", "d"))
+    in_half = covering(DIAG_OPTIONS, 2, together=("kind", "d", "causal"))
+    cases = [Diag(**row, dtype=torch.float32) for row in in_single] + [Diag(**row) for row in in_half]
+    for kind in DIAG_OPTIONS["kind"]:
+        plain = Diag(kind, 64, True, 64)
+        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2])]
+    cases += [replace(plain, shapes=((2, 1, 2), (1, 1, 3))), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
+    cases += [replace(plain, shapes=((2, 512, 2), (1, 768, 3))), replace(plain, block_size=48, causal=False)]
+    return cases
+
+
+NORM_ON_A_GPU, DIAG_ON_A_GPU = _norm_on_a_gpu(), _diag_on_a_gpu()
+
+
+def parameters(cases: Sequence[Norm | Diag]) -> list[ParameterSet]:
+    """For pytest.mark.parametrize."""
+    return [pytest.param(case, id=str(case), marks=pytest.mark.slow if case.slow else ()) for case in cases]
+
+
+# The interpreter computes with numpy, which has no bfloat16: float16 stands in for it.
+NORM_INTERPRETED = [
+    Norm(causal, d, many_parts, feature_map, masked, carried, dtype=dtype, e=e, shapes=((2, length, 2),))
+    for length, d, e, feature_map, causal, masked, carried in (
+        (1, 16, 16, "1+elu", True, False, True),
+        (5, 16, 16, "elu", True, True, False),
+        (130, 24, 16, "1+elu", True, True, True),
+        (70, 16, 17, "identity", True, False, False),
+        (70, 80, 16, "1+elu", True, True, True),
+        (70, 16, 16, "1+elu", False, True, True),
+        (130, 24, 16, "elu", False, False, False),
+    )
+    for dtype in (torch.float32, torch.float16)
+    for many_parts in (False, True)
+]
+DIAG_INTERPRETED = [
+    Diag(kind, d, causal, block_size, masked, dtype=dtype, shapes=((2, length, 2),))
+    for length, d, block_size, kind, causal, masked in (
+        (5, 16, 64, "softmax", True, True),
+        (70, 24, 16, "rela", True, False),
+        (129, 16, 64, "softmax", True, False),
+        (70, 16, 64, "softmax", False, True),
+        (70, 16, 24, "rela", False, True),
+    )
+    for dtype in (torch.float32, torch.float16)
+]
+RMS_OPTIONS = {
+    "shape": ((3, 5), (2, 9, 64), (70, 100), (1, 4, 2, 512)),
+    "gain": (True, False),
+    "dtype": (torch.float32, torch.bfloat16),
+}
+RMS_ON_A_GPU = [tuple(row.values()) for row in covering(RMS_OPTIONS, 2)]
+RMS_INTERPRETED = list(product(*list(RMS_OPTIONS.values())[:2], (torch.float32, torch.float16)))

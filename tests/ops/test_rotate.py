@@ -1,0 +1,269 @@
+"""rotate against complex numbers: both paths, every gradient, and the kernel in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import check_kernel
+
+from transnormer.errors import ConfigError
+from transnormer.mixers.positions import Rotation, rotary_rates
+from transnormer.ops import rotate
+from transnormer.ops.rotate.reference import rotate_reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+# The interpreter computes with numpy, which has no bfloat16: float16 stands in for it.
+HALF = torch.float16 if INTERPRETED else torch.bfloat16
+
+on_the_cpu = pytest.mark.skipif(INTERPRETED, reason="this is the process for kernels")
+with_kernels = pytest.mark.gpu if not INTERPRETED else pytest.mark.usefixtures("poisoned_empty")
+
+FEATURE_MAPS = ["identity", "elu", "1+elu"]
+
+
+def inputs(batch: int, length: int, heads: int, size: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(batch, length, heads, size, generator=generator, dtype=torch.float64) for _ in range(2))
+    direction = torch.randn(size, generator=generator, dtype=torch.float64)
+    rates = torch.rand(size // 2, generator=generator, dtype=torch.float64)
+    positions = torch.randint(0, 3000, (batch, length), generator=generator)
+    return {"q": q, "k": k, "positions": positions, "rates": rates, "reflection": direction / direction.norm()}
+
+
+@on_the_cpu
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([2, 6, 16])),
+    feature_map=st.sampled_from(FEATURE_MAPS),
+    reflected=st.booleans(),
+    one_row=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_equals_the_reference(shape, feature_map, reflected, one_row, seed):
+    x = inputs(*shape, seed=seed)
+    positions = x["positions"][0] if one_row else x["positions"]
+    options = {"feature_map": feature_map, "reflection": x["reflection"] if reflected else None}
+    expected = rotate_reference(x["q"], x["k"], positions, x["rates"], **options)
+    for ours, theirs in zip(rotate(x["q"], x["k"], positions, x["rates"], **options), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
+
+
+@on_the_cpu
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+@pytest.mark.parametrize("reflected", [True, False])
+def test_gradients(feature_map, reflected):
+    x = inputs(2, 5, 2, 6)
+    q, k, rates = (x[name].requires_grad_() for name in ("q", "k", "rates"))
+
+    def call(q, k, rates):
+        reflection = x["reflection"] if reflected else None
+        return rotate(q, k, x["positions"] % 7, rates, feature_map=feature_map, reflection=reflection)
+
+    assert torch.autograd.gradcheck(call, (q, k, rates))
+
+
+@on_the_cpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_rounded_once(dtype):
+    x = inputs(2, 50, 2, 16)
+    q, k = x["q"].to(dtype), x["k"].to(dtype)
+    rates = x["rates"].float()
+    options = {"feature_map": "1+elu", "reflection": x["reflection"]}
+    exact = rotate_reference(q.double(), k.double(), x["positions"] % 50, rates.double(), **options)
+    for ours, theirs in zip(rotate(q, k, x["positions"] % 50, rates, **options), exact, strict=True):
+        assert ours.dtype == dtype
+        assert (ours.double() - theirs).abs().max() <= (theirs.to(dtype).double() - theirs).abs().max() * 1.01
+
+
+@on_the_cpu
+def test_a_model_in_half_precision_still_counts_positions():
+    """bfloat16 has eight bits: position 1001 would become 1000."""
+    q = torch.randn(1, 1, 1, 8, dtype=torch.bfloat16)
+    rates = torch.ones(4, dtype=torch.bfloat16)
+    turned, _ = rotate(q, q, torch.tensor([1001]), rates)
+    expected, _ = rotate_reference(q.double(), q.double(), torch.tensor([1001]), rates.double())
+    torch.testing.assert_close(turned.double(), expected, atol=0.02, rtol=0.02)
+
+
+@on_the_cpu
+@pytest.mark.parametrize("kind", ["rope", "lrpe"])
+def test_products_depend_on_the_distance_alone(kind):
+    torch.manual_seed(0)
+    rotation = Rotation(kind, 8).double()
+    token = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
+    near, far = (rotation(*token, torch.arange(6) + start) for start in (0, 3))
+    scores = [torch.einsum("bthd,bshd->ts", *pair) for pair in (near, far)]
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)  # RoPE's rates are float32
+    torch.testing.assert_close(scores[0][0, 1], scores[0][4, 5], atol=1e-5, rtol=1e-5)
+
+
+@on_the_cpu
+@pytest.mark.parametrize("kind", ["none", "rope", "lrpe"])
+def test_a_rotation_applies_the_feature_map_first(kind):
+    torch.manual_seed(0)
+    rotation = Rotation(kind, 8)
+    q, k = torch.randn(2, 2, 9, 3, 8)
+    positions = torch.arange(9)
+    mapped = rotation(torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1, positions)
+    for ours, theirs in zip(rotation(q, k, positions, "1+elu"), mapped, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@on_the_cpu
+def test_a_wrong_call_says_what_is_wrong():
+    x = inputs(2, 9, 2, 8)
+    q, k, positions, rates, reflection = x.values()
+    with pytest.raises(ConfigError, match="one shape and dtype"):
+        rotate(q, k[:, :5], positions, rates)
+    with pytest.raises(ConfigError, match="one shape and dtype"):
+        rotate(q, k.float(), positions, rates)
+    with pytest.raises(ConfigError, match="head size 7 is odd"):
+        rotate(q[..., :7], k[..., :7], positions, rates)
+    with pytest.raises(ConfigError, match=r"positions must be \[T\] = \[9\] or \[B, T\] = \[2, 9\], got \[8\]"):
+        rotate(q, k, positions[0, :8], rates)
+    with pytest.raises(ConfigError, match=r"rates must be \[D/2\] = \[4\], got \[8\]"):
+        rotate(q, k, positions, reflection)
+    with pytest.raises(ConfigError, match=r"reflection must be \[D\] = \[8\], got \[4\]"):
+        rotate(q, k, positions, rates, reflection=rates)
+    with pytest.raises(ConfigError, match="did you mean 'elu'"):
+        rotate(q, k, positions, rates, feature_map="eluu")
+    with pytest.raises(ConfigError, match="backend 'triton' cannot run"):
+        rotate(q, k, positions, rates, backend="triton")
+
+
+# The kernel
+
+CASES = [  # length, heads, size, φ, reflected, positions by row
+    (1, 2, 16, "1+elu", True, True),
+    (70, 3, 24, "1+elu", True, False),
+    (70, 2, 16, "elu", False, True),
+    (37, 1, 2, "identity", True, False),
+]
+CASES_GPU = [
+    (length, 3, size, feature_map, reflected, by_row)
+    for size in (16, 32, 64, 96, 128, 256)
+    for length, by_row in ((1, True), (257, False), (1000, True))
+    for feature_map, reflected in (("1+elu", True), ("elu", False), ("identity", True))
+]
+
+
+@with_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+@pytest.mark.parametrize("case", CASES if INTERPRETED else CASES_GPU, ids=str)
+def test_kernel(case, dtype):
+    length, heads, size, feature_map, reflected, by_row = case
+    x = {name: tensor.to(DEVICE) for name, tensor in inputs(2, length, heads, size).items()}
+    positions = x["positions"] if by_row else x["positions"][0]
+    direction = x["reflection"].float() if reflected else None
+
+    def call(op, q, k, rates):
+        reflection = direction if direction is None else direction.to(rates.dtype)
+        return op(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+
+    check_kernel(
+        partial(call, partial(rotate, backend="triton")),
+        partial(call, partial(rotate, backend="torch")),
+        partial(call, rotate_reference),
+        [x["q"].to(dtype), x["k"].to(dtype), x["rates"].float()],
+    )
+
+
+@with_kernels
+def test_strided_views_need_no_copies_and_fixed_rates_no_gradient():
+    x = inputs(2, 70, 3, 16)
+    q, k = x["q"].float().to(DEVICE), x["k"].float().to(DEVICE)
+    positions, rates = x["positions"].to(DEVICE), rotary_rates(16, torch.device(DEVICE))
+    joined = torch.stack([q, k], dim=2)
+    turned = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k)]
+    expected = rotate(q, k, positions, rates, backend="triton")
+    for views in (joined.unbind(2), turned):
+        ours = rotate(*views, positions, rates, backend="triton")
+        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    gradients = []
+    for backend in ("triton", "torch"):
+        leaf = joined.clone().requires_grad_()
+        turned_q, turned_k = rotate(*leaf.unbind(2), positions, rates, feature_map="elu", backend=backend)
+        (turned_q.mT.flatten(1).cumsum(1).sin() * turned_k.flatten(1)).sum().backward()  # gradients of any strides
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
+
+
+@with_kernels
+def test_the_same_inputs_give_the_same_bits():
+    x = inputs(3, 200, 2, 32)
+    runs = []
+    for _ in range(2):
+        leaves = [x[name].to(DEVICE, torch.float32).requires_grad_() for name in ("q", "k", "rates")]
+        q, k = rotate(leaves[0], leaves[1], x["positions"].to(DEVICE), leaves[2], backend="triton")
+        (q.tanh() * k).sum().backward()
+        runs.append([leaf.grad for leaf in leaves])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@with_kernels
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_op_is_what_a_compiler_is_told(learned):
+    from transnormer.ops.rotate import kernel
+
+    x = {name: tensor.to(DEVICE) for name, tensor in inputs(2, 20, 2, 16).items()}
+    q, k = (x[name].float().requires_grad_() for name in ("q", "k"))
+    arguments = (q, k, x["positions"], x["rates"].float().requires_grad_(learned), x["reflection"].float(), 2)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(kernel._op, arguments, test_utils=checks)
+
+
+@with_kernels
+def test_a_compiled_call_of_the_kernel_gives_the_same():
+    check_compiled(DEVICE, "triton")
+
+
+@on_the_cpu
+def test_a_compiled_call_gives_the_same():
+    check_compiled("cpu", "torch")
+
+
+def check_compiled(device: str, backend: str) -> None:
+    x = {name: tensor.to(device) for name, tensor in inputs(2, 20, 2, 16).items()}
+    rest = {"positions": x["positions"], "reflection": x["reflection"].float(), "backend": backend}
+
+    def call(q, k, rates):
+        return rotate(q, k, rates=rates, feature_map="1+elu", **rest)
+
+    results = []
+    for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        leaves = [x[name].float().requires_grad_() for name in ("q", "k", "rates")]
+        q, k = run(*leaves)
+        results.append([q.detach(), k.detach(), *torch.autograd.grad((q.tanh() * k).sum(), leaves)])
+    for plain, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain)
+    torch.compiler.reset()
+
+
+@with_kernels
+def test_what_the_kernel_cannot_serve_is_an_error_with_the_reason():
+    x = inputs(1, 8, 1, 16)
+    q, positions, rates = (x[name].to(DEVICE) for name in ("q", "positions", "rates"))
+    with pytest.raises(ConfigError, match="float64"):
+        rotate(q, q, positions, rates, backend="triton")
+    wide = torch.randn(1, 8, 1, 512, device=DEVICE)
+    with pytest.raises(ConfigError, match="head size 512"):
+        rotate(wide, wide, positions, torch.randn(256, device=DEVICE), backend="triton")
+
+
+@on_the_cpu
+def test_kernels_in_the_interpreter():
+    """Triton decides at import whether it interprets, so the CPU runs the tests above in a process of their own."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -1,0 +1,69 @@
+"""Queries and keys turned by their position: RoPE (Su et al. 2021), LRPE (Qin et al. 2023), with φ before it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from transnormer.errors import ConfigError
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.rotate.pairs import reflect, turn
+from transnormer.ops.shapes import accumulation_dtype
+
+_KERNEL = load_kernel("rotate")
+
+
+def rotate(
+    q: Tensor,
+    k: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    *,
+    feature_map: str = "identity",
+    reflection: Tensor | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """φ(q) and φ(k) [B, T, H, D], mirrored along `reflection` [D], their pairs turned by positions · rates.
+
+    `positions` are whole numbers, [T] or [B, T]; `rates` [D/2] may be learned, `reflection` may not. Everything is
+    computed in float32 (float64 for float64 tensors) and rounded once.
+    """
+    _check(q, k, positions, rates, reflection)
+    phi = feature_map_named(feature_map)
+    # The kernel serves compiled models too: between a projection and an attention there is nothing to fuse with, and
+    # a compiler would take the cosines once per number instead of once per position, and several passes backward.
+    if choose("rotate", _KERNEL, backend, q.device, q=q, k=k).backend == "triton":
+        assert _KERNEL is not None
+        return _KERNEL.rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+    # Positions reach tens of thousands: their angles need float32 even where everything else is bfloat16.
+    precise = accumulation_dtype(rates.dtype)
+    angles = (positions[..., None].to(precise) * rates.to(precise)).unsqueeze(-2)  # the same for all heads
+    cos, sin = angles.cos(), angles.sin()
+
+    def rotated(x: Tensor) -> Tensor:
+        features = phi(x.to(accumulation_dtype(x.dtype)))
+        if reflection is not None:
+            features = reflect(features, reflection.to(features.dtype))
+        return turn(features, cos, sin).to(x.dtype)
+
+    return rotated(q), rotated(k)
+
+
+def _check(q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None) -> None:
+    if q.dim() != 4 or q.shape != k.shape or q.dtype != k.dtype:
+        raise ConfigError(
+            "rotate: q and k must be [B, T, H, D] of one shape and dtype, "
+            f"got {list(q.shape)} {q.dtype} and {list(k.shape)} {k.dtype}"
+        )
+    size = q.shape[-1]
+    if size % 2:
+        raise ConfigError(f"rotate: features are turned in pairs, and head size {size} is odd")
+    if positions.shape not in (q.shape[:2], q.shape[1:2]):
+        raise ConfigError(
+            f"rotate: positions must be [T] = [{q.shape[1]}] or [B, T] = {list(q.shape[:2])}, "
+            f"got {list(positions.shape)}"
+        )
+    if rates.shape != (size // 2,):
+        raise ConfigError(f"rotate: rates must be [D/2] = [{size // 2}], got {list(rates.shape)}")
+    if reflection is not None and reflection.shape != (size,):
+        raise ConfigError(f"rotate: reflection must be [D] = [{size}], got {list(reflection.shape)}")
