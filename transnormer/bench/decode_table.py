@@ -1,0 +1,65 @@
+"""The decode table: two models side by side at each context and batch, and what the context costs each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Cells = dict[tuple[str, int, int], dict[str, Any]]
+
+
+def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per batch and context, how many times the second preset's tokens per second the first one makes."""
+    cells, (first, second) = _cells(rows), _presets(rows)
+    found = []
+    for batch, context in _places(rows):
+        ours, theirs = (cells[name, batch, context].get("tokens_per_second") for name in (first, second))
+        found.append({"batch": batch, "context": context, "ratio": ours / theirs if ours and theirs else None})
+    return found
+
+
+def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per preset and batch, a step's time at the longest context that fitted over that at the shortest."""
+    found = []
+    for name in _presets(rows):
+        for batch in dict.fromkeys(row["batch"] for row in rows):
+            fitted = [
+                row for row in rows if (row["preset"], row["batch"]) == (name, batch) and "seconds_per_step" in row
+            ]
+            if fitted:
+                shortest, longest = (pick(fitted, key=lambda row: row["context"]) for pick in (min, max))
+                contexts = {"from": shortest["context"], "to": longest["context"]}
+                time = longest["seconds_per_step"] / shortest["seconds_per_step"]
+                found.append({"preset": name, "batch": batch, **contexts, "time": time})
+    return found
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """One line per batch and context; then one per preset and batch with the growth of its time."""
+    cells, presets = _cells(rows), _presets(rows)
+    columns = ["batch", "context", *(f"{name}, tokens/s" for name in presets), "ratio"]
+    columns += [f"{name}, state a sequence" for name in presets]
+    lines = ["| " + " | ".join(columns) + " |", "|---:" * len(columns) + "|"]
+    for place in ratios(rows):
+        found = [cells[name, place["batch"], place["context"]] for name in presets]
+        speeds = [f"{cell['tokens_per_second']:,.0f}" if "tokens_per_second" in cell else "no memory" for cell in found]
+        ratio = "–" if place["ratio"] is None else f"{place['ratio']:.2f}"
+        sizes = [f"{cell['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for cell in found]
+        values = [f"{place['batch']}", f"{place['context']:,}", *speeds, ratio, *sizes]
+        lines.append("| " + " | ".join(values) + " |")
+    lines += ["", "| preset | batch | contexts | time of a step grows |", "|---|---:|---:|---:|"]
+    for row in growth(rows):
+        contexts = f"{row['from']:,} → {row['to']:,}"
+        lines.append(f"| {row['preset']} | {row['batch']} | {contexts} | {100 * (row['time'] - 1):+.1f} % |")
+    return "\n".join(lines)
+
+
+def _cells(rows: list[dict[str, Any]]) -> Cells:
+    return {(row["preset"], row["batch"], row["context"]): row for row in rows}
+
+
+def _presets(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["preset"] for row in rows))
+
+
+def _places(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return list(dict.fromkeys((row["batch"], row["context"]) for row in rows))
