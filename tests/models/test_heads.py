@@ -151,3 +151,12 @@ def test_wrong_calls_say_what_is_wrong():
         learned()
     with pytest.raises(ConfigError, match="no decode state"):
         tn.TransNormerModel(small(causal=False))(torch.zeros(1, 8, dtype=torch.long), use_cache=True)
+
+
+@pytest.mark.parametrize("method", ["t2", "vanilla", "performer"])
+def test_a_promise_of_right_padding_changes_nothing(method: str) -> None:
+    torch.manual_seed(0)
+    model = tn.TransNormerForSequenceClassification(tn.preset(f"{method}-lra-listops")).double().eval()
+    ids, mask = torch.randint(1, 15, (3, 70)), torch.arange(70) < torch.tensor([[70], [64], [5]])
+    plain, promised = (model(ids, attention_mask=mask, right_padded=given).logits for given in (False, True))
+    torch.testing.assert_close(promised, plain, rtol=1e-10, atol=1e-10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,12 @@ from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import Mixer
+from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.packing import Packing
 from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
+from transnormer.models.embedding import TokenEmbedding
 from transnormer.models.layers import Layer, ScaleNorm, build_norm
 
 
@@ -54,7 +57,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)
         assert config.mixers is not None
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens: nn.Embedding = TokenEmbedding(config.vocab_size, config.hidden_size)
         if config.position_embedding == "learned":
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         if config.norm_embedding:
@@ -76,11 +79,13 @@ class TransNormerModel(TransNormerPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         position_ids: Tensor | None = None,
+        right_padded: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only.
 
         `position_ids` [B, T] says otherwise to the absolute positions added to the embedding, and only to them.
+        `right_padded` promises that each row has its padding at the end, which saves sorting it there.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ConfigError("pass exactly one of input_ids and inputs_embeds")
@@ -95,7 +100,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         past = 0 if past_key_values is None else seen_tokens(past_key_values)
         mask, length = _split_mask(attention_mask, tokens, past)
         # One token is packed as it stands.
-        packing = Packing(mask) if mask is not None and new > 1 else None
+        packing = Packing(mask) if mask is not None and new > 1 and not right_padded else None
         if packing is not None:
             tokens, mask = packing.pack(tokens), packing.mask
             position_ids = None if position_ids is None else packing.pack(position_ids)
@@ -124,6 +129,16 @@ class TransNormerModel(TransNormerPreTrainedModel):
             past_key_values=past_key_values,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
+
+    def step(self, tokens: Tensor, states: Sequence[FixedState]) -> Tensor:
+        """One more token [B, 1] of each row to its hidden state [B, 1, hidden_size], on one fixed state a layer.
+
+        The states are changed in place, all but their `length`; whether the text still fits is for the caller to know.
+        """
+        x = self._embed(self.embed_tokens(tokens), states[0]["length"][:, None], past=0)
+        for layer, state in zip(self.layers, states, strict=True):
+            x, _ = layer(x, None, state)
+        return self.final_norm(x)
 
     def _run(self, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         """One layer, recomputed in the backward pass when gradient checkpointing is on."""

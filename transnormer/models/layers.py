@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transnormer.mixers.contract import Mixer, State
+from transnormer.mixers.contract import Mixer, State, on_tensor_cores
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import rms_norm
 
-_ALIGNMENT = 8  # 16 bytes of bfloat16
+_ALIGNMENT = 32  # gate and up together are then whole lines of 128 bytes in bfloat16
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
 
 
@@ -57,15 +57,15 @@ class GLU(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda:
+        if on_tensor_cores(x):
             return self.in_two_products(x)
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
     def in_two_products(self, x: Tensor) -> Tensor:
         """The same for tensor cores: gate and up in one matrix product, at a width they can work with.
 
-        The paper's width int(8d/3) is odd for many d, and they need rows of whole 16-byte words. Zero units are added
-        to the weights, which are small; act(0)·0 adds nothing.
+        The paper's width int(8d/3) is odd for many d, and they need aligned rows. Zero units are added to the weights,
+        which are small; act(0)·0 adds nothing.
         """
         missing = -self.up_proj.out_features % _ALIGNMENT
         first = (self.gate_proj, self.up_proj)

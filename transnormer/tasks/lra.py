@@ -150,7 +150,8 @@ class LongRangeArena(Task):
 
     def logits(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         """One row of float32 scores per example."""
-        return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits.float()
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return model(**inputs, right_padded=not self._protocol.masks_black).logits.float()
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(self.logits(model, batch), batch["labels"], reduction="sum")
