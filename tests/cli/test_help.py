@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-GROUPS = {"data": ["prepare", "show", "verify", "info"], "bench": ["ops", "speed"]}
+GROUPS = {"data": ["prepare", "show", "verify", "info"], "bench": ["ops", "speed", "decode"], "reproduce": ["lra"]}
 VERBS = ["demo", "train", "resume", "eval", "generate", "list", "explain", "doctor", "export", "report", *GROUPS]
 COMMANDS = [[verb] for verb in VERBS if verb not in GROUPS] + [[group, v] for group in GROUPS for v in GROUPS[group]]
 

@@ -1,0 +1,113 @@
+"""`transnormer reproduce lra` as a user types it: once from fresh interpreters, and with all that can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from transnormer.data.lra.prepare import prepare
+
+TINY = [
+    "model.hidden_size=16",
+    "model.intermediate_size=24",
+    "optim.warmup_steps=1",
+    "train.steps=2",
+    "train.batch_size=2",
+    "train.device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def text_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reviews")
+    for part in ("train", "test"):
+        (folder / f"{part}.tsv").write_text("\n".join(f"{number % 2}\tfilm {number}" for number in range(40)))
+    return prepare("lra/text", folder / "data" / "text", source=folder)
+
+
+def test_one_cell_from_fresh_interpreters(tmp_path: Path, text_store: Path) -> None:
+    command = [sys.executable, "-m", "transnormer", "reproduce", "lra", "--methods", "t2", "--tasks", "text"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [*command, "--data", str(text_store.parent), "--seeds", "7", *TINY],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "results" / "lra" / "text-t2-7.json").read_text())
+    assert record["seed"] == 7
+    assert f"text-t2-7: test accuracy {record['test_accuracy']:.2f}" in done.stdout
+    assert "table: results/lra/README.md" in done.stdout
+    assert (tmp_path / "runs" / "lra" / "text-t2-7" / "result.json").is_file()
+    log = (tmp_path / "runs" / "lra" / "text-t2-7.log").read_text()
+    assert "test split, once, with the best checkpoint" in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["--methods", "t3"], "--methods: unknown method 't3'", "did you mean"),
+        (["--tasks", "listop"], "--tasks: unknown task 'listop'", "did you mean 'listops'?"),
+        (["--seeds", "forty-two"], "--seeds: 'forty-two' is not a number", "--seeds 42"),
+        (["--jobs", "0"], "--jobs is 0", "--jobs 1"),
+        (["--budget-minutes", "0"], "--budget-minutes is 0", "above 0"),
+        (["--budget-minutes", "-5"], "--budget-minutes is -5", "above 0"),
+        (["--budget-minutes", "nan"], "--budget-minutes is nan", "above 0"),
+        (["--results", "file"], "--results: file is a file", "another --results"),
+        (["--runs", "file"], "--runs: file is a file", "another --runs"),
+        (["--data", "absent"], "--data: absent is not there", "folder of stores"),
+        (["--data", "file"], "--data: file is a file", "folder of stores"),
+        (["--tasks", "listops,image"], "lra/image cannot be generated", "data prepare lra/image --source PATH"),
+        (["--tasks", "image", "--data", "."], ". has no 'image'", "--out image`, then --data ."),
+        (["train.stepz=5"], "train.stepz: no such key", "train.steps"),
+        (["train.steps=5"], "optim.warmup_steps (1000) must be smaller", "set both"),
+        (["seed=5"], "seed differs from cell to cell", "--seeds"),
+        (["train.device=cuda"], "torch sees no CUDA device", "train.device=auto"),
+        (["data.store=text"], "was prepared for lra/text, the task is lra/listops", ""),
+        (["data.store=absent"], "absent is not a store of examples", ""),
+        (["--tasks", "text", "--data", "nested"], "nested/text is not a store of examples", ""),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(
+    cli: Callable,
+    tmp_path: Path,
+    text_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    error: str,
+    hint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "text").symlink_to(text_store)
+    (tmp_path / "nested" / "text").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    if "--tasks" not in arguments:
+        arguments = ["--tasks", "listops", *arguments]
+    done = cli("reproduce", "lra", *arguments)
+    lines = done.err.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    assert error in lines[0]
+    assert len(lines) <= 2
+    assert hint in done.err
+    assert done.code in (2, 5)
+    assert done.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_record_is_named(cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "listops-t2-42.json").write_text("{")
+    done = cli("reproduce", "lra", "--tasks", "listops", "--methods", "t2", "--results", ".")
+    assert done.code == 5
+    assert "listops-t2-42.json is not JSON" in done.err

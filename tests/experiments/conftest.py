@@ -1,0 +1,62 @@
+"""Tiny stores, and cells that are real processes without the imports of each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from grid_case import GridCase
+from lra_files import write_npz
+
+from transnormer.data.lra.prepare import prepare
+from transnormer.experiments import cells
+
+_HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stores of lra/text, whose reviews are short, and of lra/image."""
+    folder = tmp_path_factory.mktemp("stores")
+    source = folder / "source"
+    source.mkdir()
+    for part in ("train", "test"):
+        rows = [f"{number % 2}\t{'good' if number % 2 else 'bad'} film number {number}" for number in range(40)]
+        (source / f"{part}.tsv").write_text("\n".join(rows))
+    prepare("lra/text", folder / "data" / "text", source=source)
+    prepare("lra/image", folder / "data" / "image", source=write_npz(folder / "images.npz"))
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")  # noqa: PTH118 (short, for it must fit into an address)
+        server = subprocess.Popen(
+            [sys.executable, str(_HERE / "grid_fork_server.py"), path],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield path
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture
+def case(
+    tmp_path: Path,
+    stores: Path,
+    fork_server: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> GridCase:
+    client = (sys.executable, "-I", str(_HERE / "grid_fork_client.py"), fork_server)
+    monkeypatch.setattr(cells, "PROGRAM", client)
+    return GridCase(tmp_path, stores, fork_server, capfd.readouterr)

@@ -1,0 +1,76 @@
+"""A grid to disturb: its folders, and the command on them in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from grid_fork_client import request
+
+from transnormer.cli.app import main
+
+TINY = [
+    "model.hidden_size=16",
+    "model.intermediate_size=24",
+    "optim.warmup_steps=1",
+    "train.steps=4",
+    "train.batch_size=4",
+    "train.eval_every=2",
+    "train.save_every=2",
+    "train.log_every=1",
+    "train.device=cpu",
+]
+
+
+@dataclass
+class Command:
+    """A command in a process of its own."""
+
+    pid: int
+    _replies: TextIO
+
+    def wait(self) -> int:
+        """Its exit code, -n if signal n ended it."""
+        return int(self._replies.readline())
+
+
+@dataclass
+class GridCase:
+    """Folders for one grid and the command on them; `out` and `err` are of the last command."""
+
+    folder: Path
+    data: Path
+    socket: str
+    read: Callable[[], tuple[str, str]]
+    out: str = ""
+    err: str = ""
+    options: list[str] = field(default_factory=lambda: ["--methods", "t2,vanilla", "--tasks", "text"])
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def arguments(self, *more: str) -> list[str]:
+        places = ["--runs", str(self.runs), "--results", str(self.results), "--data", str(self.data)]
+        return ["reproduce", "lra", *self.options, *places, *TINY, *more]
+
+    def run(self, *more: str) -> int:
+        """The grid in this process; an unexpected exception comes through."""
+        self.read()
+        with pytest.raises(SystemExit) as exit_:
+            main(self.arguments(*more))
+        self.out, self.err = self.read()
+        return int(exit_.value.code or 0)
+
+    def start(self, *more: str) -> Command:
+        """The grid in a process of its own."""
+        replies = request(self.socket, self.arguments(*more), dict(os.environ)).makefile()
+        return Command(int(replies.readline()), replies)

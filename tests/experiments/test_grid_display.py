@@ -1,0 +1,89 @@
+"""The table of a grid on a terminal, its lines in a log."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from transnormer.config.load import load_config
+from transnormer.experiments import grid_display
+from transnormer.experiments.cells import Cell
+from transnormer.experiments.grid import Square, Status
+from transnormer.experiments.grid_display import GridDisplay, as_rows, progress_line
+from transnormer.experiments.pack import Running
+
+
+def square(method: str, task: str, status: Status = Status.waiting, seed: int = 42, **more: Any) -> Square:
+    config = load_config(f"lra/{task}", ["train.steps=50000"])
+    return Square(Cell(task, method, seed, Path("nowhere"), config, ()), status, **more)
+
+
+@pytest.fixture
+def squares(monkeypatch: pytest.MonkeyPatch) -> list[Square]:
+    """T2 on listops at step 1,300, after 10 seconds for the last 1,200."""
+    now = 100.0
+    monkeypatch.setattr("transnormer.experiments.pack.time.monotonic", lambda: now)
+    running, starting = (square("t2", task, Status.running) for task in ("listops", "text"))
+    process: Any = None
+    running.running = Running(running.cell, process, began=50.0, first_step=0, step=1300, seen=(90.0, 100))
+    starting.running = Running(starting.cell, process, began=99.0, first_step=0)
+    others = [square("vanilla", "listops", Status.finished, score=38.375), square("vanilla", "text", Status.failed)]
+    return [running, starting, *others, square("t1", "listops"), square("t1", "text", Status.stopped)]
+
+
+def test_rows_are_methods_and_columns_tasks(squares: list[Square]) -> None:
+    columns, rows = as_rows(squares)
+    assert columns == ["method", "listops", "text"]
+    assert rows == [
+        ["t2", "1,300/50,000  120/s  6.8 min", "starting"],
+        ["vanilla", "38.38", "failed"],
+        ["t1", "waiting", "stopped"],
+    ]
+    assert progress_line(squares) == (
+        "1 of 6 finished, 1 waiting, 2 running, 1 failed, 1 stopped; "
+        "listops-t2-42 1,300/50,000  120/s  6.8 min; text-t2-42 starting"
+    )
+
+
+def test_several_seeds_have_rows_of_their_own() -> None:
+    _, rows = as_rows([square("t2", "text", seed=seed) for seed in (1, 2)])
+    assert rows == [["t2, seed 1", "waiting"], ["t2, seed 2", "waiting"]]
+
+
+def test_a_log_has_lines_now_and_then_and_the_table_at_the_end(
+    squares: list[Square], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(grid_display.time, "monotonic", lambda: clock[0])
+    output = io.StringIO()
+    with GridDisplay(Console(file=output)) as display:
+        display.say("text-t2-42: [bold] started")
+        for second in range(70):
+            clock[0] = second
+            display.update(squares)
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "text-t2-42: [bold] started"
+    assert [line[:15] for line in lines[1:3]] == ["1 of 6 finished"] * 2
+    assert [line.split()[0] for line in lines[3:] if line.strip() and "─" not in line] == [
+        *("method", "t2", "vanilla", "t1", "1"),
+    ]
+
+
+def test_a_terminal_has_one_table_that_changes(squares: list[Square], monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=100, legacy_windows=False)
+    with GridDisplay(console) as display:
+        display.update(squares)
+        squares[0].status, squares[0].score, squares[0].running = Status.finished, 41.6, None
+        display.say("listops-t2-42: test accuracy 41.60")
+    text = output.getvalue()
+    assert "1,300/50,000  120/s  6.8 min" in text
+    assert "\x1b[?25l" in text, "the cursor is hidden"
+    assert text.rstrip().endswith("\x1b[?25h"), "and comes back"
+    last = text[text.rindex("method") :]
+    assert "41.60" in last
+    assert "1,300" not in last

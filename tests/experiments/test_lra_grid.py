@@ -1,0 +1,269 @@
+"""Grids of real processes: they run to the end, survive whatever ends them early, and never do anything twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grid_case import TINY, GridCase
+from tiny_run import journal_lines, losses
+
+from transnormer.config.load import dump_config
+from transnormer.data.lra.prepare import prepare
+from transnormer.experiments import budget, cells, lra_cells, lra_grid
+from transnormer.experiments.pack import Pack
+from transnormer.train.run_folder import RunFolder
+
+LONG = ("train.steps=200", "train.eval_every=100", "train.save_every=1000")
+
+
+def record(case: GridCase, name: str) -> dict[str, Any]:
+    return json.loads((case.results / f"{name}.json").read_text())
+
+
+def logged(case: GridCase, name: str) -> int:
+    path = case.runs / name / "journal.jsonl"
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def signal_when(condition: Callable[[], bool], number: int = signal.SIGTERM) -> threading.Thread:
+    """A signal to this process, which runs the grid, as soon as the condition holds."""
+
+    def send() -> None:
+        wait_until(condition)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_two_methods_on_two_tasks(case: GridCase) -> None:
+    case.options = ["--methods", "t2,vanilla", "--tasks", "text,image", "--jobs", "2"]
+    assert case.run() == 0, case.err
+    names = [f"{task}-{method}-42" for method in ("t2", "vanilla") for task in ("text", "image")]
+    assert sorted(path.stem for path in case.results.glob("*.json")) == sorted(names)
+    assert [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")] == names
+    for name in names:
+        result = RunFolder(case.runs / name).read_result()
+        assert result is not None
+        made = record(case, name)
+        assert made["test_accuracy"] == pytest.approx(100 * result["test"]["metrics"]["accuracy"])
+        assert made["best_valid_accuracy"] == pytest.approx(100 * result["best"]["metrics"]["accuracy"])
+        assert made["best_valid_step"] == result["best"]["step"]
+        assert made["steps"] == 4
+        assert made["steps_per_second"] == pytest.approx(4 / result["seconds"])
+        assert made["wall_steps_per_second"] < made["steps_per_second"]
+        assert made["peak_memory_bytes"] is None
+        assert result["peak_memory_bytes"] is None
+        assert made["cells_at_once"] == 2
+        assert made["parameters"] == result["parameters"]
+        assert made["data"]["kind"] == "stand-in"
+        assert made["data"]["examples"]["test"] == (40 if "text" in name else 8)
+        assert made["changes"]["train.steps"] == 4
+        assert not {"seed", "model.preset", "train.device", "data.store"} & made["changes"].keys()
+        assert made["config"]["model"]["preset"] == name.split("-")[1] + "-lra-" + made["task"]
+        assert str(case.data) not in json.dumps(made), "a record holds no folder of this machine"
+        assert (case.runs / f"{name}.log").read_text().strip()
+    page = (case.results / "README.md").read_text()
+    assert f"{record(case, 'text-t2-42')['test_accuracy']:.2f}†‡" in page
+    accuracies = [f"{record(case, f'{task}-t2-42')['test_accuracy']:.2f}" for task in ("text", "image")]
+    assert ["t2", *accuracies] in [line.split() for line in case.out.splitlines()], "the table in the log"
+
+    before = {path: path.stat().st_mtime_ns for path in case.folder.rglob("*") if path.is_file()}
+    assert case.run() == 0
+    assert "cells: 4 of 4 finished, 0 to run" in case.out
+    assert ": started" not in case.out
+    changed = {path.name for path, when in before.items() if path.stat().st_mtime_ns != when}
+    assert changed <= {"README.md", "lock"}
+    assert (case.results / "README.md").read_text() == page
+
+    # A fresh machine has the records, not the runs: nothing is made again.
+    case.runs.rename(case.folder / "elsewhere")
+    assert case.run() == 0
+    assert "4 of 4 finished, 0 to run" in case.out
+    assert not any(case.runs.glob("text-*"))
+
+
+def test_a_signal_saves_all_and_the_same_command_goes_on(case: GridCase) -> None:
+    options = ("--jobs", "2", *LONG)
+    started = signal_when(lambda: min(logged(case, "text-t2-42"), logged(case, "text-vanilla-42")) >= 5)
+    assert case.run(*options) == 75, case.err
+    started.join()
+    assert "SIGTERM: saving what runs: text-t2-42, text-vanilla-42" in case.out
+    assert "left: text-t2-42, text-vanilla-42" in case.out
+    assert "error: stopped with 2 of 2 cells left" in case.err
+    assert not any(case.results.glob("*.json"))
+    stopped_at = {}
+    for name in ("text-t2-42", "text-vanilla-42"):
+        stopped_at[name] = losses(case.runs / name)[-1][0]
+        assert f"{name}: stopped, saved after step {stopped_at[name]}" in case.out
+    assert case.run(*options) == 0, case.err
+    assert "text-t2-42: resumed" in case.out
+    for name, step in stopped_at.items():
+        assert [line["step"] for line in journal_lines(case.runs / name, "resumed")] == [step]
+        assert [step for step, _ in losses(case.runs / name)] == list(range(1, 201))
+        assert record(case, name)["steps"] == 200
+
+
+def test_two_signals_end_all_at_once(case: GridCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that takes long to save: the first signal reaches it once, the second ends it."""
+    script = tmp_path / "slow_to_save.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "count = 0\n"
+        "def handle(number, frame):\n"
+        "    global count\n"
+        "    count += 1\n"
+        "    print('told', count, flush=True)\n"
+        "    if count == 2: sys.exit(128 + number)\n"
+        "signal.signal(signal.SIGTERM, handle)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(cells, "PROGRAM", (sys.executable, "-I", str(script)))
+    log = case.runs / "text-t2-42.log"
+    first = signal_when(lambda: log.is_file() and "ready" in log.read_text(), signal.SIGINT)
+    second = signal_when(lambda: log.is_file() and "told 1" in log.read_text(), signal.SIGINT)
+    assert case.run() == 75
+    first.join()
+    second.join()
+    assert "SIGINT: saving what runs: text-t2-42" in case.out
+    assert "SIGINT: ending what runs: text-t2-42" in case.out
+    assert log.read_text() == "ready\ntold 1\ntold 2\n"
+
+
+def test_a_killed_grid_takes_its_cells_with_it_and_is_taken_up_again(case: GridCase) -> None:
+    """Ended by SIGKILL once one cell is finished and another has begun."""
+    options = ("--seeds", "1", "--jobs", "1", *LONG)
+    grid = case.start(*options)
+    wait_until(lambda: logged(case, "text-t2-1") >= 5)
+    assert case.run(*options) == 2, "two grids at once in the same folder"
+    assert f"runs is being written by process {grid.pid}" in case.err
+    wait_until(lambda: (case.results / "text-t2-1.json").is_file() and logged(case, "text-vanilla-1") >= 5)
+    finished = (case.results / "text-t2-1.json").read_bytes()
+    os.kill(grid.pid, signal.SIGKILL)
+    assert grid.wait() == -signal.SIGKILL
+    assert case.run(*options) == 0, case.err
+    assert "cells: 1 of 2 finished, 1 to run" in case.out
+    assert "text-t2-1: started" not in case.out
+    assert "text-vanilla-1: resumed" in case.out
+    assert (case.results / "text-t2-1.json").read_bytes() == finished
+    assert len(list(case.results.glob("*.json"))) == 2
+    assert losses(case.runs / "text-vanilla-1")[-1][0] == 200
+    assert journal_lines(case.runs / "text-vanilla-1", "resumed")[0]["step"] >= 4
+
+
+def test_a_failed_cell_does_not_stop_the_others(case: GridCase) -> None:
+    (cell,) = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data, TINY)
+    broken = RunFolder(cell.folder)
+    (broken.checkpoints / "step-00000002").mkdir(parents=True)
+    broken.config_file.write_text(dump_config(cell.config))
+    assert case.run() == 1
+    assert "text-t2-42: failed (exit code 3); the end of" in case.out
+    assert "no checkpoint in" in case.out, "the last lines of its log"
+    assert "error: 1 of 2 cells failed: text-t2-42" in case.err
+    assert [path.stem for path in case.results.glob("*.json")] == ["text-vanilla-42"]
+
+
+def test_a_run_of_other_settings_is_refused_and_left_alone(case: GridCase) -> None:
+    case.options = ["--methods", "t2", "--tasks", "text"]
+    assert case.run() == 0, case.err
+    before = sorted(path for path in case.folder.rglob("*"))
+    assert case.run("train.steps=5", "optim.lr=0.5") == 2
+    assert f"{case.runs / 'text-t2-42'} was made with another config" in case.err
+    assert "optim.lr was 0.0001, is 0.5, train.steps was 4, is 5" in case.err
+    case.runs.rename(case.folder / "elsewhere")
+    assert case.run("train.steps=5") == 2
+    assert f"{case.results / 'text-t2-42.json'} was made with another config: train.steps was 4, is 5" in case.err
+    (case.folder / "elsewhere").rename(case.runs)
+    assert sorted(path for path in case.folder.rglob("*")) == before
+    (case.results / "text-t2-42.json").unlink()
+    assert case.run("train.device=auto") == 0, "a finished run may have been made elsewhere"
+    assert "cells: 1 of 1 finished, 0 to run" in case.out
+    assert record(case, "text-t2-42")["cells_at_once"] is None, "recorded by a grid that has not seen it run"
+    (case.results / "text-t2-42.json").unlink()
+    (case.runs / "text-t2-42" / "result.json").unlink()
+    assert case.run("train.device=auto") == 2, "one that is to be resumed must be as it was"
+    assert 'train.device was "cpu", is "auto"' in case.err
+    assert case.run() == 0, case.err
+    assert "text-t2-42: resumed" in case.out
+    assert record(case, "text-t2-42")["wall_steps_per_second"] is None, "it had only to be tested"
+
+
+def test_other_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -> None:
+    case.options = ["--methods", "t2", "--tasks", "text"]
+    assert case.run() == 0, case.err
+    case.runs.rename(case.folder / "elsewhere")
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.tsv").write_text("\n".join(f"{number % 2}\tanother {number}" for number in range(40)))
+    case.data = prepare("lra/text", tmp_path / "other" / "text", source=tmp_path).parent
+    assert case.run() == 2
+    assert "text-t2-42.json was made from other data" in case.err
+
+
+def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--budget-minutes", "0.05", "train.steps=100000", "train.save_every=100000", "train.eval_every=50000")
+    assert case.run(*options) == 0
+    assert "budget of 0.05 min: 0 cells are expected to fit, 2 are not" in case.out
+    assert "does not fit: text-t2-42, about 1666.9 min (guess)" in case.out
+    assert "left: text-t2-42, text-vanilla-42" in case.out
+    assert not any(case.runs.glob("text*"))
+    monkeypatch.setitem(budget.GUESSES["cpu"], "text", 1e6)
+    clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < 5 else -1.0)
+    monkeypatch.setattr(budget.Budget, "seconds_left", clock)
+    assert case.run(*options) == 0, case.err
+    assert "2 cells are expected to fit" in case.out
+    assert "time is up: saving what runs: text-t2-42" in case.out
+    assert "text-t2-42: stopped, saved after step" in case.out
+    assert "text-vanilla-42: started" not in case.out
+    step = losses(case.runs / "text-t2-42")[-1][0]
+    assert (case.runs / "text-t2-42" / "checkpoints" / f"step-{step:08d}").is_dir()
+
+
+def test_generated_data_are_made_once_before_the_cells(
+    case: GridCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(cache))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    start, present = Pack.start, []
+
+    def noted(self: Pack, cell: Any) -> None:
+        present.append([path.name for path in cache.glob("stores/lra-listops-*") if (path / "manifest.json").is_file()])
+        start(self, cell)
+
+    monkeypatch.setattr(Pack, "start", noted)
+    case.options = ["--methods", "t2,linear_elu", "--tasks", "listops", "--jobs", "2"]
+    assert case.run("data.limit_examples=3", "train.steps=2", "train.batch_size=2") == 0, case.err
+    assert [len(names) for names in present] == [1, 1]
+    made = record(case, "listops-t2-42")
+    assert made["data"]["generated"] == {"seed": 0}
+    assert made["data"]["limit"] == 3
+    assert made["data"]["kind"] == "stand-in"
+
+
+def test_devices(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert lra_grid.device_of(planned) == "cuda"
+    grid = lra_grid.LRAGrid(planned * 6, case.runs, case.results)
+    assert grid.at_once == 4
+    on_cpu = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data, ["train.device=cpu"])
+    assert lra_grid.device_of(on_cpu) == "cpu"
+    assert lra_grid.LRAGrid(on_cpu * 6, case.runs, case.results).at_once == 1

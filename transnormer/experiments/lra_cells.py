@@ -1,0 +1,90 @@
+"""Which cells the Long-Range Arena has: methods, tasks and seeds by name, each cell with its config and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from transnormer.config.load import load_config
+from transnormer.data.lra.spec import spec_of
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.experiments.cells import Cell
+from transnormer.models.presets import METHODS, list_presets, preset
+from transnormer.report.lra_paper import TASKS
+
+# Those the comparison is about come first, so that a grid that is stopped early has their rows whole.
+FIRST_METHODS = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")
+_GRID_KEYS = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}
+
+
+def arena_methods() -> list[str]:
+    """All methods that have a model for the five tasks, in the order in which they are run."""
+    presets = set(list_presets())
+    able = [method for method in METHODS if all(f"{method}-lra-{task}" in presets for task in TASKS)]
+    return sorted(able, key=lambda method: FIRST_METHODS.index(method) if method in FIRST_METHODS else len(able))
+
+
+def chosen(what: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """The names of a comma-separated list, or all that are known."""
+    names = known if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--{what}s: unknown {what} '{name}'", hint=did_you_mean(name, known))
+    return list(dict.fromkeys(names))
+
+
+def chosen_seeds(text: str) -> list[int]:
+    """The numbers of a comma-separated list."""
+    for word in text.split(","):
+        if not word.strip().isdecimal():
+            raise ConfigError(
+                f"--seeds: '{word.strip()}' is not a number", hint="write e.g. --seeds 42 or --seeds 1,2,3"
+            )
+    return list(dict.fromkeys(int(word) for word in text.split(",")))
+
+
+def plan_cells(
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    runs: Path,
+    data: Path | None = None,
+    overrides: Iterable[str] = (),
+) -> list[Cell]:
+    """All cells in the order in which they are started: seed by seed, method by method, over all tasks."""
+    overrides = list(overrides)
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in _GRID_KEYS:
+            raise ConfigError(f"{key} differs from cell to cell", hint=f"leave it out and use {_GRID_KEYS[key]}")
+    arguments = {task: (f"lra/{task}", *overrides, *_where(task, data, overrides)) for task in tasks}
+    cells = []
+    for seed in seeds:
+        for method in methods:
+            for task in tasks:
+                recipe, *changes = arguments[task]
+                changes += [f"model.preset={method}-lra-{task}", f"seed={seed}"]
+                config = load_config(recipe, changes)
+                preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True))
+                folder = runs / f"{task}-{method}-{seed}"
+                cells.append(Cell(task, method, seed, folder, config, (recipe, *changes)))
+    return cells
+
+
+def _where(task: str, data: Path | None, overrides: Sequence[str]) -> list[str]:
+    """The override that names the data of a task, if it needs one; an error says how to prepare it."""
+    if data is not None and not data.is_dir():
+        raise ConfigError(
+            f"--data: {data} is {'a file' if data.exists() else 'not there'}", hint="give a folder of stores"
+        )
+    if any(override.partition("=")[0].strip() in ("data.store", "data.source") for override in overrides):
+        return []
+    if data is not None and (data / task).exists():
+        return [f"data.store={data / task}"]
+    if not spec_of(f"lra/{task}").generated:
+        folder = data or Path("data")
+        raise ConfigError(
+            f"lra/{task} cannot be generated, and " + (f"{data} has no '{task}'" if data else "there is no --data"),
+            hint=f"`transnormer data prepare lra/{task} --source PATH --out {folder / task}`, then --data {folder}",
+        )
+    return []

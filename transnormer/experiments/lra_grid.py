@@ -1,0 +1,230 @@
+"""The Long-Range Arena of the paper: all cells, several at once, and the table of their results.
+
+A grid can be stopped and run again at any time: what is finished is skipped, what has a checkpoint is resumed, and what
+was made with other settings is an error before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transnormer.environment import hardware
+from transnormer.errors import ConfigError, Preempted, RunInUseError, TransNormerError
+from transnormer.experiments.budget import Budget, Speeds
+from transnormer.experiments.cells import Cell
+from transnormer.experiments.grid import Grid, Square, Status
+from transnormer.experiments.grid_display import GridDisplay
+from transnormer.experiments.lra_record import (
+    cell_record,
+    check_record,
+    name_of,
+    record_file,
+    write_record,
+    write_table,
+)
+from transnormer.experiments.mps import shared_gpu
+from transnormer.experiments.pack import Ended, Pack
+from transnormer.report.lra_table import read_records
+from transnormer.tasks.lra import open_examples
+from transnormer.train.durable import disk_errors
+from transnormer.train.run_folder import RunFolder
+
+CELLS_AT_ONCE = {"cpu": 1, "cuda": 4}
+_PATIENCE = 60.0  # seconds that processes of a killed grid may take to save
+
+
+@dataclass
+class LRAGrid:
+    """A grid whose cells have been checked against what lies in `runs` and `results`; nothing is written yet."""
+
+    cells: list[Cell]
+    runs: Path
+    results: Path
+    jobs: int | None = None
+    budget_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        began = time.monotonic()
+        self._check_options()
+        self.device = device_of(self.cells)
+        self.stores = {cell.task: open_examples(cell.config) for cell in _one_per_task(self.cells) if has_store(cell)}
+        self.records = {name_of(record): record for record in read_records(self.results)}
+        for cell in self.cells:
+            cell.check_folder()
+            if record := self.records.get(cell.name):
+                store = self.stores.get(cell.task)
+                check_record(record, cell, record_file(cell, self.results), store.digest if store else None)
+        self.todo = [cell for cell in self.cells if cell.name not in self.records and cell.result() is None]
+        self.at_once = max(1, min(self.jobs or CELLS_AT_ONCE[self.device], len(self.todo)))
+        self.budget: Budget | None = None
+        if self.budget_minutes is not None:
+            speeds = Speeds(self.records.values(), self.device, _hardware(self.device), self.at_once)
+            self.budget = Budget(speeds, began + 60 * self.budget_minutes)
+
+    def run(self, display: GridDisplay) -> None:
+        """Run what is not finished, write the records and the table; raises at the end if something went wrong.
+
+        A grid whose time is up has done what it was asked for: that is no error.
+        """
+        done = len(self.cells) - len(self.todo)
+        display.say(f"cells: {done} of {len(self.cells)} finished, {len(self.todo)} to run, {self.at_once} at once")
+        to_start = self._plan(display.say)
+        with disk_errors(self.runs):
+            self.runs.mkdir(parents=True, exist_ok=True)
+            self.results.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._be_alone(stack)
+            _wait_for_writers(self.todo, display.say)
+            self._prepare(to_start, display.say)
+            self._record_what_is_finished()
+            write_table(self.results)
+            pack = Pack(self.at_once, self._shared_gpu(stack, display.say))
+            grid = Grid(self._squares(), pack, display, self._on_finished, self.budget)
+            with display:
+                grid.run()
+        self._conclude(grid, display.say)
+
+    def _check_options(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise ConfigError(f"--jobs is {self.jobs}; at least one cell must run", hint="leave it out, or --jobs 1")
+        if self.budget_minutes is not None and not self.budget_minutes > 0:
+            raise ConfigError(
+                f"--budget-minutes is {self.budget_minutes:g}", hint="give a number above 0, or leave it out"
+            )
+        for option, folder in (("--runs", self.runs), ("--results", self.results)):
+            if folder.exists() and not folder.is_dir():
+                raise ConfigError(f"{option}: {folder} is a file, not a folder", hint=f"choose another {option}")
+
+    def _plan(self, say: Callable[[str], None]) -> list[Cell]:
+        """The cells that fit into the budget, if there is one; says which do and which do not, and how it knows."""
+        if self.budget is None:
+            return self.todo
+        fitting, left = self.budget.plan(self.todo, self.at_once)
+        say(f"budget of {self.budget_minutes:g} min: {len(fitting)} cells are expected to fit, {len(left)} are not")
+        speeds = self.budget.speeds
+        for word, cells in (("fits", fitting), ("does not fit", left)):
+            for cell in cells:
+                known_from = speeds.of(cell).known_from
+                say(f"  {word}: {cell.name}, about {speeds.seconds(cell) / 60:.1f} min ({known_from})")
+        return fitting
+
+    def _be_alone(self, stack: ExitStack) -> None:
+        try:
+            stack.enter_context(RunFolder(self.runs).lock())
+        except RunInUseError as error:
+            raise RunInUseError(error.message, hint="wait for that grid to end, or choose another --runs") from error
+
+    def _prepare(self, to_start: Sequence[Cell], say: Callable[[str], None]) -> None:
+        """Generate or find the data of each task once, before several cells ask for it at the same time."""
+        unrecorded = [cell for cell in self.cells if cell.name not in self.records and cell not in self.todo]
+        # Should time turn out to be longer than planned, a cell of any task may be started.
+        for cell in _one_per_task([*unrecorded, *(self.todo if to_start else [])]):
+            if cell.task in self.stores:
+                continue
+            say(f"lra/{cell.task}: looking for its data; where there is none yet, it is generated, which takes minutes")
+            self.stores[cell.task] = open_examples(cell.config)
+
+    def _record_what_is_finished(self) -> None:
+        """A grid that was killed may have left a result that nobody has recorded."""
+        for cell in self.cells:
+            if cell.name not in self.records and (result := cell.result()):
+                self._record(cell, result, None)
+
+    def _record(self, cell: Cell, result: dict[str, Any], ended: Ended | None) -> dict[str, Any]:
+        record = cell_record(cell, result, self.stores[cell.task], ended)
+        write_record(record, record_file(cell, self.results))
+        self.records[cell.name] = record
+        return record
+
+    def _on_finished(self, ended: Ended) -> float:
+        result = ended.cell.result()
+        if result is None:
+            raise TransNormerError(f"{ended.cell.folder} ended without a result", hint=f"see {ended.cell.log_file}")
+        record = self._record(ended.cell, result, ended)
+        if self.budget:
+            self.budget.speeds.learn(record)
+        return record["test_accuracy"]
+
+    def _shared_gpu(self, stack: ExitStack, say: Callable[[str], None]) -> dict[str, str]:
+        """The environment of the cells: on a GPU, several processes need a service to run at the same time."""
+        if self.device != "cuda" or self.at_once == 1:
+            return {}
+        return stack.enter_context(shared_gpu(self.runs / ".mps", say))
+
+    def _squares(self) -> list[Square]:
+        squares = []
+        for cell in self.cells:
+            record = self.records.get(cell.name)
+            squares.append(Square(cell, Status.finished, record["test_accuracy"]) if record else Square(cell))
+        return squares
+
+    def _conclude(self, grid: Grid, say: Callable[[str], None]) -> None:
+        """Say what there is and what is left; a signal or a failed cell decides the exit code."""
+        failed, left = grid.those(Status.failed), grid.those(Status.waiting, Status.stopped)
+        say(f"table: {self.results / 'README.md'}")
+        if left:
+            say(f"left: {_names(left)}")
+        from_outside = grid.those(Status.stopped) and not grid.time_is_up
+        if left and (grid.interrupts.count or from_outside):
+            raise Preempted(
+                f"stopped with {len(left)} of {len(self.cells)} cells left", hint="the same command goes on with them"
+            )
+        if failed:
+            raise TransNormerError(
+                f"{len(failed)} of {len(self.cells)} cells failed: {_names(failed)}",
+                hint=f"their logs are {self.runs}/*.log; the same command tries them again",
+            )
+
+
+def device_of(cells: Sequence[Cell]) -> str:
+    """Where the cells will run; they all have the same settings."""
+    wanted = cells[0].config.train.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def has_store(cell: Cell) -> bool:
+    """Whether its data are prepared already."""
+    return cell.config.data.store is not None
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    """Names of the processor and the GPUs; asking torch for the latter would keep a place on the GPU for good."""
+    if device == "cpu":
+        return hardware()
+    ask = "import json; from transnormer.environment import hardware; print(json.dumps(hardware()))"
+    return json.loads(subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout)
+
+
+def _wait_for_writers(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
+    """Processes of a grid that was killed save and end; others are not waited for any longer than that."""
+    deadline = time.monotonic() + _PATIENCE
+    for cell in cells:
+        if cell.is_being_written():
+            say(f"{cell.name}: waiting for the process that writes {cell.folder}")
+        while cell.is_being_written():
+            if time.monotonic() > deadline:
+                raise RunInUseError(
+                    f"{cell.folder} is being written by another process",
+                    hint=f"wait for it to end or stop it; its number is in {RunFolder(cell.folder).lock_file}",
+                )
+            time.sleep(0.1)
+
+
+def _one_per_task(cells: Iterable[Cell]) -> list[Cell]:
+    return list({cell.task: cell for cell in cells}.values())
+
+
+def _names(cells: Iterable[Cell]) -> str:
+    return ", ".join(cell.name for cell in cells)

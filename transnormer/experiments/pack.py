@@ -1,0 +1,137 @@
+"""Several cells at once on one machine: each a process of its own, started, watched, and stopped so that it saves."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+from transnormer.experiments.cells import Cell
+
+_PATIENCE = 60.0  # seconds that a process may take to save once something went wrong here
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass
+class Running:
+    """The process of a cell. `at_once` is the most cells that ran beside it, itself counted."""
+
+    cell: Cell
+    process: subprocess.Popen[bytes]
+    began: float
+    first_step: int
+    at_once: int = 1
+    step: int | None = None
+    seen: tuple[float, int] | None = None  # when a step was first found in the journal, and which
+
+    def look(self) -> None:
+        """See in the journal how far it has come."""
+        logged = self.cell.logged_step()
+        if logged is None or logged < self.first_step:
+            return
+        self.step = logged
+        if self.seen is None or logged < self.seen[1]:  # a rewind makes steps anew
+            self.seen = (time.monotonic(), logged)
+
+    @property
+    def rate(self) -> float | None:
+        """Steps per second of wall time, evaluations and checkpoints included, once two lines have been seen."""
+        if self.seen is None or self.step is None or self.step <= self.seen[1]:
+            return None
+        return (self.step - self.seen[1]) / (time.monotonic() - self.seen[0])
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last step, at this rate."""
+        return None if self.rate is None or self.step is None else (self.cell.steps - self.step) / self.rate
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the process of a cell ended: its exit code (-n for signal n), its wall time, and the step it began after."""
+
+    cell: Cell
+    code: int
+    seconds: float
+    first_step: int
+    at_once: int
+
+
+class Pack:
+    """Context manager: at most `size` processes; should the body raise, all of them are told to save and end.
+
+    They share the cores evenly. Each is in a session of its own, so that Ctrl-C reaches only this process, which passes
+    it on: a run that hears of it twice would end without saving.
+    """
+
+    def __init__(self, size: int, environment: dict[str, str]) -> None:
+        self.size = size
+        self.running: list[Running] = []
+        threads = str(max(1, (os.cpu_count() or 1) // size))
+        self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": threads}
+
+    def __enter__(self) -> Pack:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for running in self.running:
+            try:
+                running.process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                running.process.kill()
+                running.process.wait()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another cell would have to wait."""
+        return len(self.running) >= self.size
+
+    def start(self, cell: Cell) -> None:
+        """Start or resume a cell; its output is appended to its log."""
+        with cell.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                cell.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if _LIBC else None,
+            )
+        self.running.append(Running(cell, process, time.monotonic(), cell.saved_step()))
+        for running in self.running:
+            running.at_once = max(running.at_once, len(self.running))
+
+    def poll(self) -> list[Ended]:
+        """Those that have ended since the last call."""
+        ended, still = [], []
+        for running in self.running:
+            running.look()
+            code = running.process.poll()
+            if code is None:
+                still.append(running)
+                continue
+            seconds = time.monotonic() - running.began
+            ended.append(Ended(running.cell, code, seconds, running.first_step, running.at_once))
+        self.running = still
+        return ended
+
+    def stop(self) -> None:
+        """SIGTERM to all: they save at the step boundary; a second one ends them at once."""
+        for running in self.running:
+            running.process.send_signal(signal.SIGTERM)
+
+
+def _end_with_parent() -> None:
+    """In the child: be told to save and end should the grid be killed, so that nobody trains on unobserved."""
+    if _LIBC:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,198 @@
+"""results/lra/README.md: our Long-Range Arena beside the paper's, generated from the records of the cells alone.
+
+python -m transnormer.report.lra_table results/lra
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transnormer.errors import DataError
+from transnormer.report.lra_paper import PAPER, TASKS
+
+_NONE = "–"
+_STAND_IN, _CHANGED = "†", "‡"
+_NEEDED = (
+    *("task", "method", "seed", "config", "changes", "data", "device", "precision", "hardware", "cells_at_once"),
+    *("steps_per_second", "wall_steps_per_second", "peak_memory_bytes", "seconds"),
+)
+
+Record = dict[str, Any]
+Records = Sequence[Record]
+
+
+def read_records(folder: Path) -> list[Record]:
+    """All records of a folder, by name; files without a test accuracy are about something else."""
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(
+                f"{path} is not JSON: {error}", "restore it, or remove it and run the cell again"
+            ) from error
+        if not isinstance(record, dict) or "test_accuracy" not in record:
+            continue
+        if missing := [key for key in _NEEDED if key not in record]:
+            raise DataError(f"{path} has no '{missing[0]}'", "restore it, or remove it and run the cell again")
+        records.append(record)
+    return records
+
+
+def lra_page(records: Records) -> str:
+    """The whole page."""
+    parts = [
+        "# Long-Range Arena\n\nGenerated from the JSON files beside it (`transnormer reproduce lra` writes both); one "
+        "file is one run, with its configuration, data, versions and hardware.",
+        "## Test accuracy\n\nIn percent, of the checkpoint that is best on the validation split, beside the figure of "
+        'the paper (Qin et al. 2022, "The Devil in Linear Transformer"; its rows from vanilla to skyformer are those '
+        f"of Chen et al. 2021). The best of ours in bold.{_seeds(records)}",
+        accuracy_table(records),
+        *_footnotes(records),
+        "## Cost\n\nTraining steps per second, peak GPU memory, and seconds of training (evaluations not counted)."
+        + _circumstances(records),
+        cost_table(records),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def accuracy_table(records: Records) -> str:
+    """Methods down; per task ours and the paper's, then the means over all tasks and over those without stand-ins."""
+    methods = _methods(records)
+    ours = {(method, task): _mean_accuracy(_of(records, method, task)) for method in methods for task in TASKS}
+    best = {task: max(ours[method, task] or 0.0 for method in methods) for task in TASKS}
+    means: dict[str, tuple[str, ...]] = {f"mean of {len(TASKS)}": TASKS}
+    others = [task for task in TASKS if any(_is_stand_in(record) for record in _of(records, None, task))]
+    if 0 < len(others) < len(TASKS) - 1:
+        means[f"mean without {', '.join(others)}"] = tuple(task for task in TASKS if task not in others)
+    columns = ["method", *(column for name in (*TASKS, *means) for column in (name, "paper"))]
+    rows = []
+    for method in methods:
+        row, paper = [method], PAPER.get(method, {})
+        for task in TASKS:
+            shown = _accuracy(_of(records, method, task))
+            is_best = ours[method, task] is not None and ours[method, task] == best[task]
+            row += [f"**{shown}**" if is_best else shown, _percent(paper.get(task))]
+        for tasks in means.values():
+            row += [
+                _percent(_mean([ours[method, task] for task in tasks])),
+                _percent(_mean(list(map(paper.get, tasks)))),
+            ]
+        rows.append(row)
+    return _markdown(columns, rows)
+
+
+def cost_table(records: Records) -> str:
+    """Methods down, tasks across: steps/s, GiB, seconds."""
+    rows = [[method, *(_cost(_of(records, method, task)) for task in TASKS)] for method in _methods(records)]
+    return _markdown(["steps/s, GiB, s", *TASKS], rows)
+
+
+def _methods(records: Records) -> list[str]:
+    """Those of the paper in its order, then any others."""
+    return list(dict.fromkeys([*PAPER, *(record["method"] for record in records)]))
+
+
+def _of(records: Records, method: str | None, task: str) -> list[Record]:
+    return [record for record in records if record["task"] == task and method in (None, record["method"])]
+
+
+def _is_stand_in(record: Record) -> bool:
+    return record["data"]["kind"] == "stand-in"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of all values, or None where one is missing."""
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present and len(present) == len(values) else None
+
+
+def _mean_accuracy(records: Records) -> float | None:
+    return _mean([record["test_accuracy"] for record in records])
+
+
+def _percent(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _accuracy(records: Records) -> str:
+    """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
+    text = _percent(_mean_accuracy(records))
+    if len(records) > 1:
+        text += f" ± {statistics.stdev(record['test_accuracy'] for record in records):.2f}"
+    marks = {_STAND_IN: any(map(_is_stand_in, records)), _CHANGED: any(record["changes"] for record in records)}
+    return text + "".join(mark for mark, holds in marks.items() if holds)
+
+
+def _cost(records: Records) -> str:
+    if not records:
+        return _NONE
+    peaks = [record["peak_memory_bytes"] for record in records if record["peak_memory_bytes"] is not None]
+    memory = f"{max(peaks) / 2**30:.2f}" if peaks else _NONE
+    rate = statistics.fmean(record["steps_per_second"] for record in records)
+    seconds = statistics.fmean(record["seconds"] for record in records)
+    return f"{rate:.3g}, {memory}, {seconds:,.0f}"
+
+
+def _seeds(records: Records) -> str:
+    seeds = sorted({record["seed"] for record in records})
+    if not seeds:
+        return ""
+    if len(seeds) == 1:
+        return f" One seed: {seeds[0]}."
+    return f" Mean and standard deviation over the seeds {', '.join(map(str, seeds))}, or those of them that ran."
+
+
+def _footnotes(records: Records) -> list[str]:
+    """What the marks mean, and how the other sets were come by."""
+    lines = []
+    for task in TASKS:
+        kinds = {record["data"]["kind"]: record["data"] for record in _of(records, None, task)}
+        if "stand-in" in kinds:
+            lines.append(f"{_STAND_IN} {task}: not the published data, never compare with it ({_difference(kinds)}).")
+        if "regenerated" in kinds:
+            lines.append(
+                f"{task}: generated anew by the published procedure, seed {kinds['regenerated']['generated']['seed']}."
+            )
+    changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record["changes"].items()})
+    if changes:
+        lines.append(f"{_CHANGED} not the recipe as shipped: {', '.join(changes)}.")
+    return ["  \n".join(lines)] if lines else []
+
+
+def _difference(kinds: dict[str, dict[str, Any]]) -> str:
+    data = kinds["stand-in"]
+    parts = [f"{part} has {difference}" for part, difference in data["differs_from_published"].items()]
+    if data["limit"]:
+        parts.append(f"at most {data['limit']:,} examples of each split")
+    return ", ".join(parts)
+
+
+def _circumstances(records: Records) -> str:
+    """Where, in which precision, and how many at once."""
+    places = sorted(
+        {
+            f"{_machine(record)}, {record['precision']}, {record['cells_at_once'] or 'an unknown number of'} at once"
+            for record in records
+        }
+    )
+    return f" Measured on: {'; '.join(places)}." if places else ""
+
+
+def _machine(record: Record) -> str:
+    return record["hardware"]["gpus"][0] if record["device"] == "cuda" else record["hardware"]["cpu"]
+
+
+def _markdown(columns: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    (target / "README.md").write_text(lra_page(read_records(target)), encoding="utf-8")
