@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, did_you_mean
 
 _SUFFIXES = {"k": 1024, "m": 1024**2}
 
@@ -27,7 +28,7 @@ def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dic
     path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def parse_lengths(text: str) -> list[int]:
+def parse_lengths(text: str, option: str = "--lengths") -> list[int]:
     """'1k,2k,5000' -> [1024, 2048, 5000]; k is 1024, as the paper's sequence lengths are."""
     lengths = []
     for part in text.split(","):
@@ -35,6 +36,18 @@ def parse_lengths(text: str) -> list[int]:
         if number and number[-1] in _SUFFIXES:
             number, scale = number[:-1], _SUFFIXES[number[-1]]
         if not number.isdigit() or int(number) < 1:
-            raise ConfigError(f"--lengths: '{part}' is not a length", "write e.g. --lengths 1k,2k,4k")
+            raise ConfigError(f"{option}: '{part}' is not a number above 0", f"write e.g. {option} 1k,2k,4k")
         lengths.append(int(number) * scale)
     return lengths
+
+
+def choose_names(option: str, text: str | None, known: Iterable[str]) -> list[str]:
+    """The known names of a comma-separated list, or all of them."""
+    names = list(known)
+    if text is None:
+        return names
+    chosen = [part.strip() for part in text.split(",")]
+    for name in chosen:
+        if name not in names:
+            raise ConfigError(f"{option}: unknown '{name}'", did_you_mean(name, names))
+    return chosen

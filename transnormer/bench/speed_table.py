@@ -7,44 +7,101 @@ from typing import Any
 from transnormer.bench.scaling import exponent
 
 _KINDS = ("train", "inference")
+Row = dict[str, Any]
 
 
-def exponents(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def exponents(rows: list[Row]) -> dict[str, dict[str, float | None]]:
     """Per method, the p of time ~ T^p in training and inference, over the lengths that fitted."""
-    slopes = {}
+    slopes: dict[str, dict[str, float | None]] = {}
     for method in dict.fromkeys(row["method"] for row in rows):
-        cells = [row for row in rows if row["method"] == method and not row.get("out_of_memory")]
-        lengths = [row["length"] for row in cells]
-        slopes[method] = {
-            kind: exponent(lengths, [1 / row[f"{kind}_steps_per_second"] for row in cells]) for kind in _KINDS
-        }
+        slopes[method] = {}
+        for kind in _KINDS:
+            key = f"{kind}_steps_per_second"
+            cells = [row for row in rows if row["method"] == method and key in row]
+            slopes[method][kind] = exponent([row["length"] for row in cells], [1 / row[key] for row in cells])
     return slopes
 
 
-def markdown(rows: list[dict[str, Any]], slopes: dict[str, dict[str, float | None]]) -> str:
-    """Methods down, lengths across; a dash where memory ran out; the best of each column in bold."""
+def markdown(rows: list[Row], slopes: dict[str, dict[str, float | None]]) -> str:
+    """Methods down, lengths across; a dash where memory ran out; the best of each column in bold.
+
+    For language models a table of tokens per second follows; then, what could not run in the mode that was asked for.
+    """
+    parts = [_steps(rows, slopes, kind) for kind in _KINDS]
+    if any("train_tokens_per_second" in row for row in rows):
+        parts.append(_tokens(rows))
+    if remarks := _other_modes(rows):
+        parts.append("\n".join(remarks))
+    return "\n\n".join(parts)
+
+
+def _steps(rows: list[Row], slopes: dict[str, dict[str, float | None]], kind: str) -> str:
     lengths = sorted({row["length"] for row in rows})
     cells = {(row["method"], row["length"]): row for row in rows}
-    lines = []
-    for kind in _KINDS:
-        key = f"{kind}_steps_per_second"
-        best = {length: max(cells[method, length].get(key, 0) for method in slopes) for length in lengths}
-        memory = any(row.get(f"{kind}_peak_bytes") for row in rows)
-        header = [f"{kind}, steps/s", *(f"{length:,}" for length in lengths), "p of T^p"]
+    key = f"{kind}_steps_per_second"
+    best = {length: max(cells[method, length].get(key, 0) for method in slopes) for length in lengths}
+    memory = any(row.get(f"{kind}_peak_bytes") for row in rows)
+    header = [f"{kind}, steps/s", *(f"{length:,}" for length in lengths), "p of T^p"]
+    if memory:
+        header.append(f"peak GiB at {lengths[-1]:,}")
+    lines = [_line(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    for method in slopes:
+        values = []
+        for length in lengths:
+            value = cells[method, length].get(key)
+            text = "–" if value is None else f"{value:.2f}"
+            values.append(f"**{text}**" if value is not None and value == best[length] else text)
+        slope = slopes[method][kind]
+        values.append("–" if slope is None else f"{slope:.2f}")
         if memory:
-            header.append(f"peak GiB at {lengths[-1]:,}")
-        lines += ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-        for method in slopes:
-            values = []
-            for length in lengths:
-                value = cells[method, length].get(key)
-                text = "–" if value is None else f"{value:.2f}"
-                values.append(f"**{text}**" if value is not None and value == best[length] else text)
-            slope = slopes[method][kind]
-            values.append("–" if slope is None else f"{slope:.2f}")
-            if memory:
-                peak = cells[method, lengths[-1]].get(f"{kind}_peak_bytes")
-                values.append("–" if peak is None else f"{peak / 2**30:.2f}")
-            lines.append("| " + " | ".join([method, *values]) + " |")
-        lines.append("")
-    return "\n".join(lines).rstrip()
+            values.append(_gib(cells[method, lengths[-1]].get(f"{kind}_peak_bytes")))
+        lines.append(_line([method, *values]))
+    return "\n".join(lines)
+
+
+def _tokens(rows: list[Row]) -> str:
+    """What a language model trains on per second: tokens, the share of the device's peak, and the peak of memory."""
+    header = ["train", "T", "tokens/s", "model FLOPs/s", "utilisation", "peak GiB"]
+    lines = [_line(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    for row in rows:
+        rate = row.get("train_tokens_per_second")
+        flops, share = row.get("train_flops_per_step"), row.get("train_utilisation")
+        lines.append(
+            _line(
+                [
+                    row["method"],
+                    f"{row['length']:,}",
+                    "–" if rate is None else f"{rate:,.0f}",
+                    "–" if flops is None else f"{flops * row['train_steps_per_second'] / 1e12:.4g} T",
+                    "–" if share is None else f"{share:.1%}",
+                    _gib(row.get("train_peak_bytes")),
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def _other_modes(rows: list[Row]) -> list[str]:
+    """One line for each method and kind that ran in another mode than was asked for, or not at all, and why."""
+    lengths_of: dict[str, list[str]] = {}
+    for row in rows:
+        for kind in _KINDS:
+            if reasons := row.get(f"{kind}_instead_of"):
+                came_to = row.get(f"{kind}_mode")
+                how = f"failed ({row[f'{kind}_failed']})" if came_to is None else _way(row, kind)
+                why = "; ".join(f"as {way}: {reason}" for way, reason in reasons.items())
+                lengths_of.setdefault(f"{row['method']}, {kind}: {how}. Not {why}", []).append(f"{row['length']:,}")
+    return [f"- {text} (T = {', '.join(lengths)})" for text, lengths in lengths_of.items()]
+
+
+def _way(row: Row, kind: str) -> str:
+    mode = row[f"{kind}_mode"]
+    return f"{mode} of eager kernels" if mode == "graph" and not row[f"{kind}_compiled"] else mode
+
+
+def _gib(size: int | None) -> str:
+    return "–" if size is None else f"{size / 2**30:.2f}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from transnormer.allocator import keep_freed_memory
+from transnormer.cuda_graph import capture
 from transnormer.errors import ConfigError
 
 
@@ -34,6 +35,21 @@ def median_seconds(
         function()
         _wait(device)
         times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def graph_microseconds(function: Callable[[], object], *, calls: int, repeats: int = 15) -> float:
+    """Median time of one of the `calls` that `function` makes on the GPU, from replays of a CUDA graph."""
+    captured = capture(function, warmup=2)
+    captured.replay()
+    times = []
+    for _ in range(repeats):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        captured.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) * 1e3 / calls)
     return statistics.median(times)
 
 

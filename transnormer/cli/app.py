@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from transnormer import __version__
-from transnormer.cli import bench, data
+from transnormer.cli import bench, data, reproduce
+from transnormer.cli.bench_decode import decode
 from transnormer.cli.console import print_error
 from transnormer.cli.demo import demo
 from transnormer.cli.doctor import doctor
@@ -43,7 +44,9 @@ app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("export")(export)
 app.command("report")(report)
+bench.app.command("decode")(decode)
 app.add_typer(bench.app, name="bench")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from transnormer.cli.console import print_note, print_table, print_text
+from transnormer.errors import ConfigError
 
 app = typer.Typer(help="Measure speed and memory; every number is gated by correctness.", no_args_is_help=True)
 
@@ -20,6 +21,14 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Mode(StrEnum):
+    """How steps are run."""
+
+    eager = "eager"
+    compile = "compile"
+    graph = "graph"
+
+
 Where = Annotated[Device, typer.Option(help="Where to measure.")]
 Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.")]
 
@@ -27,7 +36,12 @@ Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON fi
 @app.command("ops")
 def ops(
     device: Where = Device.cpu,
-    lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "2k,4k,8k,16k",
+    lengths: Annotated[str, typer.Option(help="CPU: sequence lengths, k = 1024.")] = "2k,4k,8k,16k",
+    cases: Annotated[str | None, typer.Option(help="GPU: comma-separated ops; all by default.")] = None,
+    shapes: Annotated[str | None, typer.Option(help="GPU: comma-separated shapes; all by default.")] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="GPU: whom to compare with, or none; all that are installed by default.")
+    ] = None,
     out: Out = None,
 ) -> None:
     """Time and memory of the two attentions, forward and backward.
@@ -37,8 +51,10 @@ def ops(
     Example: transnormer bench ops --lengths 2k,16k --out results/bench/ops-cpu.json
     """
     if device is Device.cuda:
-        _gpu_ops(out)
+        _gpu_ops(cases, shapes, peers, out)
         return
+    if (cases, shapes, peers) != (None, None, None):
+        raise ConfigError("--cases, --shapes and --peers are for a GPU", "use --device cuda, or --lengths")
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import parse_lengths, write_record
     from transnormer.bench.timing import require_device
@@ -60,24 +76,37 @@ def ops(
         print_text(f"written to {out}")
 
 
-def _gpu_ops(out: Path | None) -> None:
-    from transnormer.bench.gpu_ops import SHAPES, copy_bandwidth, measure_gpu_ops
-    from transnormer.bench.record import write_record
+def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path | None) -> None:
+    from transnormer.bench.gpu_ops import copy_bandwidth, measure_gpu_ops
+    from transnormer.bench.ops_summary import COLUMNS, summarise, table
+    from transnormer.bench.peers import chosen_peers, peer_versions
+    from transnormer.bench.record import choose_names, write_record
+    from transnormer.bench.shapes import SHAPES
     from transnormer.bench.timing import require_device
+    from transnormer.bench.whole_ops import CASES
 
+    chosen_cases, chosen_shapes = choose_names("--cases", cases, CASES), choose_names("--shapes", shapes, SHAPES)
+    rivals = chosen_peers(peers)
     require_device("cuda")
+    for name, origin in peer_versions().items():
+        print_note(f"{name}: {origin}")
     bandwidth = copy_bandwidth()
     rows = []
-    for row in measure_gpu_ops(bandwidth, list(SHAPES)):
+    for row in measure_gpu_ops(bandwidth, chosen_cases, chosen_shapes, rivals):
         rows.append(row)
-        print_note(f"{row['case']}  {row['shape']}  {row['by']}  {row.get('forward_backward_us', 0):.1f} us")
-    columns = ["case", "shape", "by", "forward us", "x floor", "forward + backward us", "x floor"]
-    keys = ["forward_us", "forward_x_floor", "forward_backward_us", "forward_backward_x_floor"]
-    print_table(
-        columns, [[r["case"], r["shape"], r["by"], *(f"{r[k]:.2f}" if k in r else "–" for k in keys)] for r in rows]
-    )
+        times = row.get("failed") or f"{row['forward_us']:.1f} | {row['forward_backward_us']:.1f} us, {row['source']}"
+        print_note(f"{row['case']}  {row['shape']}  {row['by']}  {times}")
+    summary = summarise(rows, bandwidth)
+    print_table(COLUMNS, table(summary))
+    print_text("x floor, x peer: our time as a multiple. * quoted from an earlier measurement, not run here.")
     if out:
-        write_record(out, "ops", {"shapes": SHAPES, "dtype": "bfloat16", "copy_bytes_per_second": bandwidth}, rows)
+        settings = {
+            "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},
+            "dtype": "bfloat16",
+            "copy_bytes_per_second": bandwidth,
+            "peers": peer_versions(),
+        }
+        write_record(out, "ops", settings, rows, summary=summary)
         print_text(f"written to {out}")
 
 
@@ -104,12 +133,19 @@ def speed(
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all that can run by default.")] = None,
     setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny or lm.")] = "paper",
-    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile every model.")] = False,
+    mode: Annotated[
+        Mode, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
+    ] = Mode.eager,
+    limit: Annotated[
+        float, typer.Option(help="Seconds to compile and measure one cell before the next best mode is tried.")
+    ] = 300.0,
     out: Out = None,
 ) -> None:
     """The paper's speed table: training and inference steps per second of every method, in one run.
 
-    Example: transnormer bench speed --device cuda --out results/bench/speed-paper.json
+    A method that cannot run in the mode asked for runs in the next best; its row and the table say so, and why.
+
+    Example: transnormer bench speed --device cuda --mode graph --out results/bench/speed-paper.json
     """
     from transnormer.bench.record import parse_lengths, write_record
     from transnormer.bench.speed import describe, known_methods, measure_speed
@@ -117,14 +153,13 @@ def speed(
     from transnormer.bench.timing import require_device
 
     where, wanted = require_device(device.value), parse_lengths(lengths)
-    settings = describe(setting, where, compiled=compiled)
+    settings = describe(setting, where, mode=mode.value)
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
-    rows = []
+    rows: list[dict[str, Any]] = []
     chosen = methods.split(",") if methods else known_methods(setting)
-    for row in measure_speed(setting, chosen, wanted, where, compiled=compiled):
+    for row in measure_speed(setting, chosen, wanted, where, mode=mode.value, limit=limit, note=print_note):
         rows.append(row)
-        done = "out of memory" if row.get("out_of_memory") else f"{row['train_steps_per_second']:.2f} train steps/s"
-        print_note(f"{row['method']}  T={row['length']:,}  {done}")
+        print_note(f"{len(rows)}/{len(chosen) * len(wanted)}  {row['method']}  T={row['length']:,}  {_speed_note(row)}")
     slopes = exponents(rows)
     table = markdown(rows, slopes)
     print_text(table)
@@ -132,3 +167,17 @@ def speed(
         write_record(out, "speed", {**settings, "lengths": wanted}, rows, exponents=slopes)
         out.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
         print_text(f"written to {out} and {out.with_suffix('.md')}")
+
+
+def _speed_note(row: dict[str, Any]) -> str:
+    """A row in one line: steps per second, and tokens per second where they are language."""
+    parts = []
+    for kind in ("train", "inference"):
+        if f"{kind}_failed" in row:
+            parts.append(f"{kind} {row[f'{kind}_failed']}")
+            continue
+        parts.append(f"{row[f'{kind}_steps_per_second']:.2f} {kind} steps/s ({row[f'{kind}_mode']})")
+    if tokens := row.get("train_tokens_per_second"):
+        share = row["train_utilisation"]
+        parts.append(f"{tokens:,.0f} tokens/s" + ("" if share is None else f" at {share:.1%} of the peak"))
+    return "  ".join(parts)

@@ -1,0 +1,79 @@
+"""`transnormer bench ops` and `bench speed` as they are typed: options, errors, tables, records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from transnormer.bench import gpu_ops, timing
+from transnormer.cli.bench import app
+from transnormer.errors import ConfigError
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_speed_writes_the_mode_into_its_record(tmp_path):
+    out = tmp_path / "speed.json"
+    done = run(
+        "speed", "--setting", "tiny", "--methods", "t2,vanilla", "--lengths", "64", "--mode", "eager", "--out", out
+    )
+    assert done.exit_code == 0, done.output
+    record = json.loads(out.read_text())
+    assert record["settings"]["mode"] == "eager"
+    assert [row["train_mode"] for row in record["rows"]] == ["eager", "eager"]
+    assert "| train | T | tokens/s | model FLOPs/s | utilisation | peak GiB |" in out.with_suffix(".md").read_text()
+    assert "2/2  vanilla  T=64" in done.stderr
+    assert "tokens/s" in done.stderr
+
+
+def test_a_graph_needs_a_gpu():
+    done = run("speed", "--mode", "graph", "--lengths", "64")
+    assert isinstance(done.exception, ConfigError)
+    assert "--mode graph records CUDA graphs, and there are none on the CPU" in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_modes_and_the_flag_they_replace():
+    refused = run("speed", "--mode", "fast")
+    assert refused.exit_code == 2
+    assert all(mode in refused.output for mode in ("eager", "compile", "graph"))
+    assert run("speed", "--compile").exit_code == 2
+
+
+def test_what_is_for_a_gpu_is_said_on_the_cpu():
+    done = run("ops", "--peers", "none")
+    assert isinstance(done.exception, ConfigError)
+    assert "are for a GPU" in str(done.exception)
+    assert "unknown peer" in str(run("ops", "--device", "cuda", "--peers", "fsdp").exception)
+    assert "--cases: unknown 'norm'" in str(run("ops", "--device", "cuda", "--cases", "norm").exception)
+
+
+def test_ops_on_a_gpu_prints_the_summary_and_writes_all_rows(tmp_path, monkeypatch):
+    """With the measurements replaced by numbers."""
+
+    def measured(bandwidth, cases, shapes, peers):
+        assert (cases, shapes, peers) == (["norm causal"], ["LM 64x512"], ["compile"])
+        shared = {"case": "norm causal", "shape": "LM 64x512", "source": "measured", "whole": True}
+        yield {**shared, "by": "triton", "forward_us": 40.0, "forward_backward_us": 120.0}
+        yield {**shared, "by": "compile", "failed": "TypeError: no"}
+        yield from gpu_ops.quoted_rows("norm causal", "LM 64x512", "NVIDIA H200")
+
+    monkeypatch.setattr(gpu_ops, "measure_gpu_ops", measured)
+    monkeypatch.setattr(gpu_ops, "copy_bandwidth", lambda: 4.28e12)
+    monkeypatch.setattr(timing, "require_device", lambda name: None)
+    out = tmp_path / "ops.json"
+    arguments = ("--cases", "norm causal", "--shapes", "LM 64x512", "--peers", "compile", "--out", out)
+    done = run("ops", "--device", "cuda", *arguments)
+    assert done.exit_code == 0, done.output
+    assert "norm causal  LM 64x512  triton  40.0 | 120.0 us, measured" in done.stderr
+    assert "norm causal  LM 64x512  compile  TypeError: no" in done.stderr
+    assert "fla* 329.0" in done.stdout
+    record = json.loads(out.read_text())
+    assert [row["by"] for row in record["rows"]] == ["triton", "compile", "fla", "fla-fused core"]
+    assert record["summary"][0]["forward_backward"]["x_best_peer"] == pytest.approx(120 / 329)
+    assert record["settings"]["shapes"] == {"LM 64x512": [64, 512, 8, 64]}
+    assert set(record["settings"]["peers"]) >= {"flex", "fla-chunk"}

@@ -1,0 +1,73 @@
+"""The benchmarks where they are meant to run: graphs of whole steps, and kernels beside their peers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transnormer.bench import gpu_ops, shapes, speed
+from transnormer.bench.modes import CannotRun, Way, ready, warm_up
+from transnormer.bench.ops_summary import summarise
+from transnormer.bench.peers import chosen_peers
+from transnormer.bench.speed_cell import KINDS, Cell, measure_cell
+from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("setting", ["skyformer", "tiny"])
+@pytest.mark.parametrize("method", ["t2", "vanilla"])
+def test_a_whole_step_is_one_graph(method, setting):
+    """Its loss and logits are held against eager PyTorch before it is timed (`speed_cell`)."""
+    for kind in KINDS:
+        for compiled in (True, False):
+            cell = Cell(setting, CUDA, method, 256, kind, Way("graph", compiled))
+            numbers = measure_cell(cell)
+            assert numbers["steps_per_second"] > 0
+            assert numbers["peak_bytes"] > 0
+            assert ("tokens_per_second" in numbers) == (setting == "tiny" and kind == "train")
+
+
+def test_nothing_stays_behind():
+    """A measurement frees its graph, compiled code and memory."""
+    sizes = []
+    for _ in range(2):
+        measure_cell(Cell("skyformer", CUDA, "t2", 256, "train", Way("graph", True)))
+        torch.cuda.synchronize()
+        sizes.append(torch.cuda.memory_reserved())
+    assert sizes[1] <= sizes[0] + 2**21
+
+
+def test_a_step_that_waits_is_refused_and_does_no_harm():
+    x = torch.ones(4, device=CUDA)
+
+    def waits():
+        return x * float(x.sum())
+
+    warm_up(waits, Way("graph", False))
+    with pytest.raises(CannotRun, match="waits for the GPU"):
+        ready(waits, Way("graph", False))
+    replay = ready(lambda: x + torch.rand_like(x), Way("graph", False))
+    assert not torch.equal(replay().clone(), replay())
+
+
+def test_rows_say_how_they_were_run():
+    (row,) = speed.measure_speed("skyformer", ["t2"], [256], CUDA, mode="graph", limit=300)
+    assert (row["train_mode"], row["inference_mode"]) == ("graph", "graph")
+    assert row["train_compiled"], row.get("train_instead_of")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_beside_their_peers(case, monkeypatch):
+    monkeypatch.setitem(shapes.SHAPES, "small", shapes.Shape(2, 256, 2, 64))
+    peers = [name for name in chosen_peers(None) if name != "flex-tuned"]  # minutes of tuning
+    rows = list(gpu_ops.measure_gpu_ops(4e12, [case], ["small"], peers))
+    expected = {"sdpa", "flex"} if case == FULL_SOFTMAX else {"triton", "torch", "compile"}
+    assert {row["by"] for row in rows} >= expected
+    for row in rows:
+        # cuDNN may be missing; whatever has a time has passed its gate.
+        assert "failed" in row or (row["forward_us"] > 0 and max(row["errors"].values()) <= 2e-2)
+        assert "failed" not in row or row["by"] not in ("triton", "triton-folded", "torch", "compile", "flex")
+    for entry in summarise(rows, 4e12):
+        assert entry["forward"]["best_peer"] is not None

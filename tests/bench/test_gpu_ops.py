@@ -1,0 +1,109 @@
+"""The gate of the GPU benchmark, on the CPU: what is wrong is not timed, and what a peer does wrong is said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transnormer.bench import gpu_ops
+from transnormer.bench.ops import GateFailed
+from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX, folded_op, whole_op
+
+
+@pytest.fixture
+def sets() -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 128, 2, 16)
+    return [
+        [
+            *(torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)),
+            torch.randn(shape, generator=generator),
+            torch.randn(shape[:3], generator=generator),
+        ]
+    ]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """No GPU: plain PyTorch stands in for the kernels, and every time is one."""
+    calls = []
+
+    def time(function, *, calls: int) -> float:
+        function()
+        return 1.0
+
+    monkeypatch.setattr(gpu_ops, "whole_op", lambda case, backend: whole_op(case, "torch"))
+    monkeypatch.setattr(gpu_ops, "folded_op", lambda case, backend: folded_op(case, "torch"))
+    monkeypatch.setattr(gpu_ops, "graph_microseconds", time)
+    monkeypatch.setattr(gpu_ops, "require_no_waiting", lambda step: calls.append(step()))
+    return calls
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_right_op_is_timed(case, sets, here):
+    exact = gpu_ops._exact(case, sets[0])
+    assert exact[0].dtype == torch.float64
+    for name in (*gpu_ops.OURS, "torch", "sdpa"):
+        row = gpu_ops._measure(name, case, sets, exact)
+        if row is None:
+            continue
+        assert set(row["errors"]) == {"o", "dq", "dk", "dv"}
+        assert max(row["errors"].values()) < 1e-5
+        assert (row["forward_us"], row["forward_backward_us"]) == (1.0, 1.0)
+
+
+def test_who_computes_what(sets, here):
+    def contenders(case):
+        exact = gpu_ops._exact(case, sets[0])
+        return [name for name in (*gpu_ops.OURS, "torch", "sdpa") if gpu_ops._measure(name, case, sets, exact)]
+
+    assert contenders("norm causal") == ["triton", "triton-folded", "torch"]
+    assert contenders("diag softmax causal") == ["triton", "torch", "sdpa"]
+    assert contenders(FULL_SOFTMAX) == ["sdpa"]
+
+
+@pytest.mark.parametrize("name", gpu_ops.OURS)
+@pytest.mark.parametrize("case", ["norm causal", "diag rela full"])
+def test_a_wrong_kernel_ends_the_benchmark(case, name, sets, here, monkeypatch):
+    """Only the gradient of v is wrong, by a hundredth."""
+
+    def off(op):
+        return lambda q, k, v: op(q, k, v + 0.01 * (v - v.detach()))
+
+    monkeypatch.setattr(gpu_ops, "whole_op", lambda case, backend: off(whole_op(case, "torch")))
+    monkeypatch.setattr(gpu_ops, "folded_op", lambda case, backend: off(folded_op(case, "torch")))
+    exact = gpu_ops._results(whole_op(case, "torch"), [x.detach().double().requires_grad_() for x in sets[0]])
+    with pytest.raises(GateFailed, match=f"{case}, {name}: relative errors against float64.*'dv': 0.0"):
+        gpu_ops._measure(name, case, sets, exact)
+
+
+def test_a_wrong_or_failing_peer_has_no_time(sets, here, monkeypatch):
+    case = "norm causal"
+    exact = gpu_ops._exact(case, sets[0])
+
+    def raising(q, k, v):
+        raise TypeError("no such thing\nas this")
+
+    def full(q, k, v):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for op, reason in (
+        (lambda q, k, v: 1.1 * whole_op(case, "torch")(q, k, v), "errors against float64 above 2e-02"),
+        (raising, "TypeError: no such thing"),
+        (full, "out of memory"),
+    ):
+        monkeypatch.setitem(gpu_ops.PEERS, "sdpa", lambda case, length, op=op: op)
+        row = gpu_ops._measure("sdpa", case, sets, exact)
+        assert row["failed"] == reason
+        assert "forward_us" not in row
+
+
+def test_full_attention_is_checked_on_one_head(sets, here, monkeypatch):
+    exact = gpu_ops._exact(FULL_SOFTMAX, sets[0])
+    assert exact[0].shape == (1, 128, 1, 16)
+    elsewhere = torch.ones(2, 1, 2, 1)
+    elsewhere[0, 0, 0, 0] = 1.5  # the head that is looked at
+    monkeypatch.setitem(
+        gpu_ops.PEERS, "flex", lambda case, length: lambda *qkv: elsewhere * whole_op(case, "torch")(*qkv)
+    )
+    assert "errors against float64" in gpu_ops._measure("flex", FULL_SOFTMAX, sets, exact)["failed"]

@@ -1,0 +1,232 @@
+"""Peers of the GPU benchmark: that they compute our ops, and what is said about those that were not run."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from transnormer.bench import peers
+from transnormer.bench.gpu_ops import OURS
+from transnormer.bench.ops_summary import COLUMNS, summarise, table
+from transnormer.bench.peers import PEERS, chosen_peers, peer_versions
+from transnormer.bench.quoted_peers import CORE, SOURCE, WHOLE, quoted_rows
+from transnormer.bench.record import choose_names
+from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
+from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX, folded_op, unfolded, whole_op
+from transnormer.errors import ConfigError
+
+BANDWIDTH = 4.28e12  # of the quoted measurements
+LENGTH = 128
+
+
+@pytest.fixture
+def qkv() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, LENGTH, 3, 16, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """The compiler leaves functions as they are: it is their arithmetic that is checked here."""
+    compiled = []
+
+    def leave(function, **options):
+        compiled.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", leave)
+    return compiled
+
+
+@pytest.fixture
+def fake_fla(monkeypatch):
+    """flash-linear-attention's interface on top of the definition."""
+    calls = []
+
+    def attend(q, k, v, scale=None, normalize=True):
+        calls.append((scale, normalize))
+        scores = torch.einsum("bthd,bshd->bhts", q, k).tril() * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if normalize:
+            scores = scores / scores.sum(-1, keepdim=True)
+        return torch.einsum("bhts,bshd->bthd", scores, v), None
+
+    modules = {name: ModuleType(name) for name in ("fla", "fla.ops", "fla.ops.linear_attn")}
+    modules["fla"].ops, modules["fla.ops"].linear_attn = modules["fla.ops"], modules["fla.ops.linear_attn"]
+    modules["fla.ops.linear_attn"].chunk_linear_attn = attend
+    modules["fla.ops.linear_attn"].fused_chunk_linear_attn = attend
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return calls
+
+
+SERVED = {
+    "norm causal": {"torch", "compile", "fla-chunk", "fla-fused"},
+    "norm full": {"torch", "compile"},
+    "diag softmax causal": {"torch", "compile", "sdpa", "sdpa-cudnn", "flex", "flex-tuned"},
+    "diag softmax full": {"torch", "compile", "sdpa", "sdpa-cudnn", "flex", "flex-tuned"},
+    "diag rela causal": {"torch", "compile"},
+    "diag rela full": {"torch", "compile"},
+    "full softmax causal": {"sdpa", "sdpa-cudnn", "flex"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_every_peer_computes_the_whole_op(case, qkv, uncompiled, fake_fla, monkeypatch):
+    monkeypatch.setattr(peers, "sdpa_kernel", lambda backend: torch.no_grad())  # there is no cuDNN here
+    exact = whole_op(case, "torch")(*qkv)
+    served = set()
+    for name, build in PEERS.items():
+        op = build(case, LENGTH)
+        if op is None:
+            continue
+        served.add(name)
+        # FlexAttention knows no float64 on a CPU.
+        inputs, tolerance = (qkv, 1e-9) if not name.startswith("flex") else ([x.float() for x in qkv], 1e-4)
+        torch.testing.assert_close(op(*inputs).double(), exact, atol=tolerance, rtol=tolerance)
+    assert served == SERVED[case]
+    assert set(fake_fla) <= {(1.0, False)}
+    assert all(options["fullgraph"] for options in uncompiled)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folded_norm_is_the_norm(case, qkv):
+    folded = folded_op(case, "torch")
+    assert (folded is None) == ("softmax" in case)
+    if folded is not None:
+        torch.testing.assert_close(unfolded(folded)(*qkv), whole_op(case, "torch")(*qkv))
+
+
+def test_peers_that_are_not_there_are_left_out_or_refused(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    assert "fla-chunk" not in chosen_peers(None)
+    assert "flex" in chosen_peers(None)
+    assert peer_versions()["fla-fused"] == "flash-linear-attention is not installed"
+    assert peer_versions()["sdpa"] == f"torch {torch.__version__}"
+    with pytest.raises(ConfigError, match=r"--peers fla-chunk: .*not installed.*transnormer\[peers\]"):
+        chosen_peers("flex,fla-chunk")
+    with pytest.raises(ConfigError, match="did you mean 'flex'"):
+        chosen_peers("flexx")
+    assert chosen_peers("none") == []
+    assert chosen_peers("sdpa,flex") == ["sdpa", "flex"]
+
+
+def test_names_are_chosen_from_the_known():
+    assert choose_names("--cases", None, CASES) == list(CASES)
+    assert choose_names("--shapes", "LM 64x512, LRA 16x1024", SHAPES) == ["LM 64x512", "LRA 16x1024"]
+    with pytest.raises(ConfigError, match=r"--shapes: unknown 'LM 64x513'.*did you mean 'LM 64x512'"):
+        choose_names("--shapes", "LM 64x513", SHAPES)
+
+
+# What was measured once
+
+
+def test_every_shape_of_the_notes_is_timed():
+    assert set(WHOLE) | set(CORE) <= set(CASES)
+    for quoted in (*WHOLE.values(), *CORE.values()):
+        assert set(quoted) <= set(SHAPES)
+    assert set(WHOLE["norm causal"]) == set(CORE["norm causal"]) == set(SHAPES)
+    second_table = {"LM 16x2048", "LM 4x8192", "LLM 4x8192", "LRA 16x4096", "LRA 16x1024"}
+    assert all(set(quoted) == second_table for case, quoted in WHOLE.items() if case != "norm causal")
+
+
+@pytest.mark.parametrize(
+    ("case", "shape", "forward", "both"),
+    [
+        ("norm causal", "LM 64x512", 4.3, 3.8),
+        ("norm causal", "LM 16x2048", 4.3, 4.1),
+        ("norm causal", "LM 4x8192", 5.0, 5.6),
+        ("norm causal", "LM 1x32768", 9.9, 10.2),
+        ("norm causal", "LLM 4x8192", 4.8, 6.1),
+        ("norm causal", "LRA 16x1024", 9.3, 9.5),
+        ("norm causal", "LRA 16x4096", 7.3, 8.1),
+        ("diag softmax causal", "LM 16x2048", 1.6, 2.5),
+        ("diag softmax causal", "LLM 4x8192", 1.4, 1.9),
+        ("diag softmax causal", "LRA 16x4096", 2.2, 3.0),
+        ("diag softmax causal", "LRA 16x1024", 4.0, 5.2),
+        ("diag rela causal", "LM 16x2048", 5.6, 6.3),
+    ],
+)
+def test_quoted_times_are_the_multiples_of_the_floor_that_the_notes_state(case, shape, forward, both):
+    floor, peer = floor_microseconds(shape, BANDWIDTH), WHOLE[case][shape]
+    assert peer.forward / floor["forward"] == pytest.approx(forward, abs=0.06)
+    assert peer.forward_backward / floor["forward_backward"] == pytest.approx(both, abs=0.06)
+
+
+def test_floors_and_goals():
+    floor = floor_microseconds("LM 16x2048", BANDWIDTH)
+    assert floor == pytest.approx({"forward": 31.3, "forward_backward": 86.2}, abs=0.1)
+    goals = {
+        ("norm causal", "LM 64x512"): (1.2, 1.25),
+        ("norm causal", "LM 4x8192"): (1.3, 1.4),
+        ("norm causal", "LM 1x32768"): (1.5, 1.7),
+        ("norm causal", "LLM 4x8192"): (1.2, 1.35),
+        ("norm full", "LLM 4x8192"): (1.15, 1.3),
+        ("diag softmax causal", "LM 16x2048"): (1.15, 1.2),
+        ("diag rela full", "LM 16x2048"): (1.2, 1.25),
+    }
+    for (case, shape), multiples in goals.items():
+        floor = floor_microseconds(shape, BANDWIDTH)
+        goal = goal_microseconds(case, shape, floor)
+        assert [goal[each] / floor[each] for each in floor] == pytest.approx(list(multiples))
+    floor = floor_microseconds("LRA 16x4096", BANDWIDTH)
+    goal = goal_microseconds("norm causal", "LRA 16x4096", floor)
+    assert [goal[each] - floor[each] for each in floor] == pytest.approx([3, 8])
+    assert goal_microseconds(FULL_SOFTMAX, "LM 16x2048", floor) is None
+
+
+def test_quoted_times_are_for_the_gpu_they_were_taken_on():
+    rows = quoted_rows("norm causal", "LLM 4x8192", "NVIDIA H200")
+    assert [(row["by"], row["forward_us"], row["whole"]) for row in rows] == [
+        ("fla", 602, True),
+        ("fla-chunk core", 360, False),
+    ]
+    assert all(row["source"] == SOURCE for row in rows)
+    assert quoted_rows("norm causal", "LLM 4x8192", "NVIDIA H100 80GB HBM3") == []
+    assert quoted_rows("diag rela full", "LLM 4x8192", "NVIDIA H200") == []
+
+
+# Ours against them
+
+
+def row(by, forward, both, source="measured", whole=True):
+    times = {"forward_us": forward, "forward_backward_us": both}
+    return {"case": "norm causal", "shape": "LM 64x512", "by": by, "source": source, "whole": whole, **times}
+
+
+def test_the_best_peer_of_each_pass_is_found_and_named():
+    failed = {"case": "norm causal", "shape": "LM 64x512", "by": "flex", "source": "measured", "failed": "no kernel"}
+    rows = [
+        row("triton", 40.0, 120.0),
+        row("triton-folded", 35.0, 100.0),
+        row("compile", 100.0, 400.0),
+        failed,
+        *quoted_rows("norm causal", "LM 64x512", "NVIDIA H200"),
+        {**row("sdpa", 1.0, 1.0), "shape": "LM 16x2048"},
+    ]
+    plain, folded = summarise(rows, BANDWIDTH)
+    assert (plain["by"], folded["by"]) == OURS
+    assert plain["forward"]["best_peer"] == "compile"
+    assert plain["forward"]["best_peer_source"] == "measured"
+    assert plain["forward"]["x_best_peer"] == pytest.approx(0.4)
+    # The core alone is faster than all, and is no peer.
+    assert plain["forward_backward"]["best_peer"] == "fla"
+    assert plain["forward_backward"]["best_peer_source"] == SOURCE
+    assert folded["forward_backward"]["x_best_peer"] == pytest.approx(100 / 329)
+    assert plain["forward"]["x_floor"] == pytest.approx(40 / 31.36, abs=0.01)
+    assert plain["forward"]["goal_x_floor"] == pytest.approx(1.2)
+
+    lines = table([plain, folded])
+    assert all(len(line) == len(COLUMNS) for line in lines)
+    assert lines[0][:6] == ["norm causal", "LM 64x512", "triton", "40.0", "1.28", "1.20"]
+    assert lines[0][6:8] == ["compile 100.0", "0.40"]
+    assert lines[1][-2:] == ["fla* 329.0", "0.30"]
+
+
+def test_without_a_peer_there_is_no_ratio():
+    (entry,) = summarise([row("triton", 40.0, 120.0)], BANDWIDTH)
+    assert entry["forward"]["best_peer"] is None
+    assert table([entry])[0][6:8] == ["–", "–"]

@@ -1,0 +1,69 @@
+"""Ours against the floor, the goal and the best peer: what the rows of the GPU benchmark say together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transnormer.bench.gpu_ops import OURS
+from transnormer.bench.shapes import PASSES, floor_microseconds, goal_microseconds
+
+Row = dict[str, Any]
+
+
+def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
+    """One entry per case, shape and way of ours; in each pass a ratio of at most 1 means as fast or faster."""
+    summary = []
+    for ours in rows:
+        if ours["by"] not in OURS or "forward_us" not in ours:
+            continue
+        case, shape = ours["case"], ours["shape"]
+        peers = [row for row in rows if (row["case"], row["shape"]) == (case, shape) and row["by"] not in OURS]
+        floor = floor_microseconds(shape, bandwidth)
+        goal = goal_microseconds(case, shape, floor)
+        entry: Row = {"case": case, "shape": shape, "by": ours["by"]}
+        for each in PASSES:
+            entry[each] = {
+                "us": ours[f"{each}_us"],
+                "floor_us": floor[each],
+                "x_floor": ours[f"{each}_us"] / floor[each],
+                "goal_x_floor": None if goal is None else goal[each] / floor[each],
+                **_against_best(ours[f"{each}_us"], f"{each}_us", peers),
+            }
+        summary.append(entry)
+    return summary
+
+
+def _against_best(ours: float, key: str, peers: list[Row]) -> Row:
+    """The fastest peer that computes the whole op, where its time comes from, and our time as a multiple of it."""
+    able = [row for row in peers if row.get("whole") and key in row]
+    if not able:
+        return {"best_peer": None}
+    best = min(able, key=lambda row: row[key])
+    return {
+        "best_peer": best["by"],
+        "best_peer_source": best["source"],
+        "best_peer_us": best[key],
+        "x_best_peer": ours / best[key],
+    }
+
+
+_OF_A_PASS = ("us", "x floor", "goal", "best peer us", "x peer")
+COLUMNS = ["case", "shape", "ours", *(f"{each}{column}" for each in ("fwd ", "fwd+bwd ") for column in _OF_A_PASS)]
+
+
+def table(summary: list[Row]) -> list[list[str]]:
+    """The summary as cells under `COLUMNS`; a quoted peer carries a star."""
+    lines = []
+    for entry in summary:
+        cells = [entry["case"], entry["shape"], entry["by"]]
+        for each in PASSES:
+            part = entry[each]
+            goal = part["goal_x_floor"]
+            cells += [f"{part['us']:.1f}", f"{part['x_floor']:.2f}", "–" if goal is None else f"{goal:.2f}"]
+            if part["best_peer"] is None:
+                cells += ["–", "–"]
+            else:
+                star = "" if part["best_peer_source"] == "measured" else "*"
+                cells += [f"{part['best_peer']}{star} {part['best_peer_us']:.1f}", f"{part['x_best_peer']:.2f}"]
+        lines.append(cells)
+    return lines

@@ -1,0 +1,92 @@
+"""Each attention as a mixer uses it, whole: feature map, attention, and the norm over the joined heads if it has one.
+
+This is the one place that says what is timed and what every contender must compute: `whole_op`; and `folded_op`, which
+leaves of the norm only the sums of squares, because a scale of rows commutes with the output projection that follows:
+Linear(o / rms(o)) = Linear(o) / rms(o).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.ops import diag_attention, norm_attention, rms_norm
+
+Op = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v [B, T, H, D] -> [B, T, H, D], or [B, T, H·D] after a norm
+FoldedOp = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # -> [B, T, H, D] and Σo² [B, T, H]
+BLOCK = 64  # of DiagAttention, as in the paper
+_EPSILON = 1e-6  # of rms_norm
+
+NORM_CASES = {"norm causal": True, "norm full": False}  # case: causal
+DIAG_CASES = {  # case: kind, causal
+    "diag softmax causal": ("softmax", True),
+    "diag softmax full": ("softmax", False),
+    "diag rela causal": ("rela", True),
+    "diag rela full": ("rela", False),
+}
+# What all of them stand in for; it has no kernel of ours.
+FULL_SOFTMAX = "full softmax causal"
+CASES = (*NORM_CASES, *DIAG_CASES, FULL_SOFTMAX)
+
+
+def whole_op(case: str, backend: str) -> Op:
+    """The op of a case on one backend of ours; `torch` is also the definition that every contender is held to."""
+    if case == FULL_SOFTMAX:
+        return full_softmax
+    if case in NORM_CASES:
+        return partial(_norm, causal=NORM_CASES[case], backend=backend)
+    kind, causal = DIAG_CASES[case]
+    return partial(_diag, kind=kind, causal=causal, backend=backend)
+
+
+def _norm(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str) -> Tensor:
+    out = norm_attention(q, k, v, causal=causal, backend=backend)
+    assert isinstance(out, Tensor)
+    return rms_norm(out.flatten(-2), backend=backend)
+
+
+def _diag(q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str) -> Tensor:
+    out = diag_attention(q, k, v, causal=causal, block_size=BLOCK, kind=kind, backend=backend)
+    return rms_norm(out.flatten(-2), backend=backend) if kind == "rela" else out
+
+
+def folded_op(case: str, backend: str) -> FoldedOp | None:
+    """The op of a case with its norm left to the output projection; None for those without a norm."""
+    attend: Callable[..., Any]
+    if case in NORM_CASES:
+        attend = partial(norm_attention, causal=NORM_CASES[case])
+    elif case in DIAG_CASES and DIAG_CASES[case][0] == "rela":
+        attend = partial(diag_attention, causal=DIAG_CASES[case][1], block_size=BLOCK, kind="rela")
+    else:
+        return None
+
+    def op(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        results = attend(q, k, v, return_square_sums=True, backend=backend)
+        assert isinstance(results, tuple)
+        out, squares = results
+        return out, squares
+
+    return op
+
+
+def unfolded(op: FoldedOp) -> Op:
+    """A folded op with its norm: what it must agree with `whole_op` in."""
+
+    def whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, squares = op(q, k, v)
+        out = out.flatten(-2)
+        scale = torch.rsqrt(squares.sum(dim=-1, keepdim=True) / out.shape[-1] + _EPSILON)
+        return (out * scale).to(out.dtype)
+
+    return whole
+
+
+def full_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(QKᵀ/√D)V over everything before, by PyTorch's own choice of kernel."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
