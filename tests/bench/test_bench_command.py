@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from transnormer.bench import gpu_ops, timing
+from transnormer.bench import gpu_ops, speed, timing
 from transnormer.cli.bench import app
 from transnormer.errors import ConfigError
 
@@ -28,6 +28,27 @@ def test_speed_writes_the_mode_into_its_record(tmp_path):
     assert "| train | T | tokens/s | model FLOPs/s | utilisation | peak GiB |" in out.with_suffix(".md").read_text()
     assert "2/2  vanilla  T=64" in done.stderr
     assert "tokens/s" in done.stderr
+
+
+def test_mode_and_limit_reach_the_benchmark(monkeypatch):
+    asked = {}
+
+    def measured(setting, methods, lengths, device, **options):
+        asked.update(options)
+        for length in lengths:
+            numbers = {"mode": "compile", "compiled": True, "steps_per_second": 2.0, "peak_bytes": None}
+            yield {
+                "method": "t2",
+                "length": length,
+                **{f"{kind}_{key}": value for kind in ("train", "inference") for key, value in numbers.items()},
+            }
+
+    monkeypatch.setattr(speed, "measure_speed", measured)
+    done = run("speed", "--methods", "t2", "--lengths", "64,128", "--mode", "compile", "--limit", "7")
+    assert done.exit_code == 0, done.output
+    assert (asked["mode"], asked["limit"]) == ("compile", 7.0)
+    assert "precision=float32, torch.compile" in done.stdout
+    assert "1/2  t2  T=64  2.00 train steps/s (compile)  2.00 inference steps/s (compile)" in done.stderr
 
 
 def test_a_graph_needs_a_gpu():

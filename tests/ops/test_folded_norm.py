@@ -47,8 +47,8 @@ def build(name: str, options: dict, causal: bool = True) -> tuple[torch.nn.Modul
 
 @pytest.fixture
 def folding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fold as if a compiler were at work, and let nothing normalise the usual way."""
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    """Fold whether it pays or not, and let nothing normalise the usual way."""
+    monkeypatch.setattr(xnorm, "_folding_pays", lambda: True)
     monkeypatch.setattr(xnorm, "rms_norm", None)
 
 
@@ -149,7 +149,7 @@ def test_a_folded_mixer_decodes_the_same(name, options, request):
 def test_a_compiler_folds(name, options, autocast, monkeypatch):
     mixer, x = build(name, options)
     mixer, x = mixer.float(), x.float()
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         plain = mixer(x)
         monkeypatch.setattr(xnorm, "rms_norm", None)
         y = torch.compile(mixer, fullgraph=True, backend="aot_eager")(x)
@@ -194,11 +194,9 @@ NORM = [  # length, head sizes of keys and values, causal, masked and carried st
     (70, 16, 80, True, True),
     (70, 24, 16, False, True),
 ]
+# What else may be compiled is covered by test_kernels.py, sums of squares included.
 NORM_GPU = [
-    (length, d, d, causal, masked)
-    for d in (16, 32, 64, 96, 128)
-    for causal in (True, False)
-    for length, masked in ((257, True), (1000, False))
+    (length, 32, 32, causal, masked) for causal in (True, False) for length, masked in ((257, True), (1000, False))
 ]
 
 
@@ -232,11 +230,10 @@ def test_norm_attention_kernel(case, dtype, parts, monkeypatch):
 
 DIAG = [(70, 24, 16, "rela", True, False), (70, 16, 64, "rela", False, True), (129, 16, 64, "softmax", True, True)]
 DIAG_GPU = [
-    (length, d, block, kind, causal, masked)
-    for d in (16, 32, 64, 96, 128)
+    (length, 32, block, kind, causal, masked)
     for kind in ("softmax", "rela")
     for causal in (True, False)
-    for length, block, masked in ((257, 16, True), (1000, 64, False), (300, 128, True))
+    for length, block, masked in ((257, 16, True), (1000, 64, False))
 ]
 
 

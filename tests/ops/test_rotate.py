@@ -16,7 +16,7 @@ from kernel_cases import check_kernel
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.positions import Rotation, rotary_rates
-from transnormer.ops import rotate
+from transnormer.ops import norm_attention, rotate
 from transnormer.ops.rotate.reference import rotate_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -195,6 +195,19 @@ def test_strided_views_need_no_copies_and_fixed_rates_no_gradient():
         (turned_q.mT.flatten(1).cumsum(1).sin() * turned_k.flatten(1)).sum().backward()  # gradients of any strides
         gradients.append(leaf.grad)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
+
+
+@with_kernels
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+def test_a_number_that_is_none_stays_none(feature_map):
+    """A feature map made of minima and maxima must not turn NaN into a number."""
+    q = torch.randn(1, 20, 1, 16, device=DEVICE)
+    q[0, 7] = float("nan")
+    positions, rates = torch.arange(20, device=DEVICE), rotary_rates(16, torch.device(DEVICE))
+    turned, _ = rotate(q, q, positions, rates, feature_map=feature_map, backend="triton")
+    assert turned.isnan().any(dim=-1).flatten().tolist() == [row == 7 for row in range(20)]
+    out = norm_attention(q, q, q.nan_to_num(), causal=True, feature_map=feature_map, backend="triton")
+    assert out.isnan().any(dim=-1)[0, 7:].all()
 
 
 @with_kernels

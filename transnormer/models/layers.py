@@ -13,7 +13,6 @@ from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import rms_norm
 
-_ALIGNMENT = 32  # gate and up together are then whole lines of 128 bytes in bfloat16
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
 
 
@@ -67,7 +66,8 @@ class GLU(nn.Module):
         The paper's width int(8d/3) is odd for many d, and they need aligned rows. Zero units are added to the weights,
         which are small; act(0)·0 adds nothing.
         """
-        missing = -self.up_proj.out_features % _ALIGNMENT
+        width = self.up_proj.out_features
+        missing = -width % (64 if width > 512 else 32)  # gate and up are then whole lines of 128 bytes in bfloat16
         first = (self.gate_proj, self.up_proj)
         weight = torch.cat([F.pad(layer.weight, (0, 0, 0, missing)) for layer in first])
         bias = torch.cat([F.pad(layer.bias, (0, missing)) for layer in first])
