@@ -53,13 +53,15 @@ def hardware() -> dict[str, Any]:
 
 
 def source_commit() -> str | None:
-    """The git commit of this package's source, '-dirty' if edited since.
+    """The git commit of this package's source, '-dirty' if edited since; None where nobody knows it.
 
-    Where the source is a copy without its repository, TRANSNORMER_COMMIT names it; else None.
+    TRANSNORMER_COMMIT names it for a copy that came without its repository, or with another's.
     """
+    if named := os.environ.get("TRANSNORMER_COMMIT"):
+        return named
     # An installed package may lie inside somebody else's repository: only one that tracks this file counts.
     if _git("ls-files", "--error-unmatch", "errors.py") is None:
-        return os.environ.get("TRANSNORMER_COMMIT")
+        return None
     commit = _git("rev-parse", "HEAD")
     return f"{commit}-dirty" if commit and _git("status", "--porcelain", "--untracked-files=no") else commit
 

@@ -37,7 +37,7 @@ def lra(
     ] = None,
     runs: Annotated[Path, typer.Option(help="Where the runs and their logs go.")] = Path("runs/lra"),
     results: Annotated[Path, typer.Option(help="Where the records and the table go.")] = Path("results/lra"),
-    jobs: Annotated[int | None, typer.Option(help="Cells at once.", show_default="4 on a GPU, 1 on the CPU")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Cells at once.", show_default="2 on a GPU, 1 on the CPU")] = None,
     budget_minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; says first what fits. The rest is left for next time.")
     ] = None,

@@ -39,7 +39,9 @@ from transnormer.tasks.lra import open_examples
 from transnormer.train.durable import disk_errors
 from transnormer.train.run_folder import RunFolder
 
-CELLS_AT_ONCE = {"cpu": 1, "cuda": 4}
+# One compiles or evaluates while the other trains. More are slower in sum: a step of one cell alone fills an H200, and
+# its activations stay in the cache that several cells take from each other.
+CELLS_AT_ONCE = {"cpu": 1, "cuda": 2}
 _PATIENCE = 60.0  # seconds that processes of a killed grid may take to save
 
 

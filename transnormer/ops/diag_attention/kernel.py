@@ -107,12 +107,11 @@ def _forward(
     if DROPS:
         kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
         weights = tl.where(kept, weights * keep_scale, 0.0)
-    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(O.dtype.element_ty)
+    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
     _store(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
     if SQUARED:
-        wide = out.to(tl.float32)
         squares = SQUARES + (batch * tl.num_programs(2) + head) * T
-        tl.store(squares + rows, tl.sum(wide * wide, 1), mask=inside)
+        tl.store(squares + rows, tl.sum(out * out, 1), mask=inside)
 
 
 @triton.jit

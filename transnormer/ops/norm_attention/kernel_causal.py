@@ -53,7 +53,7 @@ def causal_forward(
         scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
         out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
         out = tl.dot(scores.to(v.dtype), v, out, input_precision="ieee")
-        out = keep(out, real, HAS_MASK).to(O.dtype.element_ty)
+        out = keep(out, real, HAS_MASK)
         store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
         store_squares(squares, rows, inside, out, SQUARED)
         state = tl.dot(tl.trans(k), v, state, input_precision="ieee")

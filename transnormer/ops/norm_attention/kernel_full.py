@@ -31,7 +31,7 @@ def full_forward(
     q = phi(load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D), d, PHI, D, D < BD)
     state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
     out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
-    out = keep(out, real, HAS_MASK).to(O.dtype.element_ty)
+    out = keep(out, real, HAS_MASK)
     store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
     store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
 
