@@ -263,7 +263,7 @@ def test_devices(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert lra_grid.device_of(planned) == "cuda"
     grid = lra_grid.LRAGrid(planned * 6, case.runs, case.results)
-    assert grid.at_once == 4
+    assert grid.at_once == 2
     on_cpu = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data, ["train.device=cpu"])
     assert lra_grid.device_of(on_cpu) == "cpu"
     assert lra_grid.LRAGrid(on_cpu * 6, case.runs, case.results).at_once == 1

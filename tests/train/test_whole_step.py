@@ -11,7 +11,7 @@ import pytest
 import torch
 from lra_files import SOURCES, lra_config
 from safetensors.torch import load_file
-from tiny_run import evaluations, journal_lines, losses, weights_hash
+from tiny_run import evaluations, journal_lines, losses, tiny_config, weights_hash
 
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, Preempted
@@ -42,7 +42,7 @@ def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.fixture
 def graph_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the path of train.speed=graph; without a GPU the step is neither compiled nor recorded."""
-    monkeypatch.setattr(learner_module, "choose_speed", lambda *_, **__: "graph")
+    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
 
 
 def same_run(ours: Path, plain: Path, rel: float) -> None:
@@ -65,7 +65,7 @@ def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, mo
     config = lra_config(task, lra_store(task), optim__clip_norm=0.5, **STILL, **WHOLE)
     plain = train(config, tmp_path / "plain", show=False)
     assert plain["speed"] == "eager"
-    monkeypatch.setattr(learner_module, "choose_speed", lambda *_, **__: "graph")
+    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
     result = train(config, tmp_path / "ours", show=False)
     assert result["speed"] == "graph"
     assert result["tokens"] == plain["tokens"]
@@ -165,3 +165,13 @@ def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, t
         )
         assert train(config, tmp_path / speed, show=False)["speed"] == speed
     same_run(tmp_path / "graph", tmp_path / "eager", rel=2e-3)
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_language_models_take_the_same_step(store: Path, task: str, tmp_path: Path, monkeypatch) -> None:
+    config = tiny_config(store, task=task, train__micro_batch_size=None, train__log_every=3, model__dropout=0.0)
+    plain = train(config, tmp_path / "plain", show=False)
+    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
+    result = train(config, tmp_path / "ours", show=False)
+    assert (result["speed"], result["tokens"]) == ("graph", plain["tokens"])
+    same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)

@@ -127,8 +127,8 @@ class TrainSection(Section):
     )
     speed: Literal["auto", "eager", "compile", "graph"] = Field(
         default="auto",
-        description="how a step runs: op by op, compiled, or compiled and as one CUDA graph with the data on the GPU; "
-        "auto: on CUDA graph where it can be, else compile; on CPU eager",
+        description="how a step runs: op by op, compiled, or compiled and as one CUDA graph; "
+        "auto: on CUDA graph (with several processes or micro-batches: compile), on CPU eager",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")

@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,32 +15,6 @@ from transnormer.config.schema import RunConfig
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 Batch = dict[str, Tensor]
-
-
-class Resident(Protocol):
-    """A task's data on one device: batches are gathered there by number, and all have one shape."""
-
-    @property
-    def scores(self) -> tuple[str, ...]:
-        """Names of the sums that `score` gives, as in `Task.evaluate`."""
-
-    def feed(self, positions: range) -> Batch:
-        """What decides a training batch, such as the numbers of its samples, on the CPU."""
-
-    def tokens(self, positions: range) -> int:
-        """Number of tokens that are processed, padding not counted."""
-
-    def load(self, split: str) -> None:
-        """Bring a split to the device, if it is not there yet."""
-
-    def batch(self, feed: Batch) -> Batch:
-        """The training samples of a feed; both are on the device."""
-
-    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
-        """A whole evaluation as feeds of one shape."""
-
-    def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
-        """The sums named in `scores` for one feed of an evaluation."""
 
 
 class Task(ABC):
@@ -108,10 +82,53 @@ class Task(ABC):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The score from sums over the whole split; holds `primary_metric`."""
 
-    def resident(self, device: torch.device) -> Resident | None:
-        """The data on a device, for a task whose training data is small enough to lie there."""
-        return None
+    def feeds(self, device: torch.device) -> Feeds:
+        """How batches reach a step that is recorded once and replayed."""
+        return Feeds(self)
 
     @abstractmethod
     def save_assets(self, folder: str | Path) -> None:
         """Puts what a model folder needs besides weights and config, such as the tokenizer, into it."""
+
+
+class Feeds:
+    """Training batches of one shape for a step that is recorded once: what is sent to the device, and what it becomes.
+
+    Here a whole batch is sent. A task whose data lies on the device sends numbers of samples instead.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def feed(self, positions: range) -> Batch:
+        """What is sent for the samples at these positions, on the CPU."""
+        return self._task.train_batch(positions)
+
+    def targets(self, feed: Batch) -> int:
+        """Number of predictions that are scored in a training batch."""
+        return self._task.targets_in(feed)
+
+    def tokens(self, feed: Batch) -> int:
+        """Number of tokens that are processed in a training batch, padding not counted."""
+        return self._task.tokens_in(feed)
+
+    def load(self, split: str) -> None:
+        """Bring to the device what is needed there of a split; a batch that is sent needs nothing."""
+
+    def batch(self, feed: Batch) -> Batch:
+        """The training batch of a feed; both are on the device."""
+        return feed
+
+
+class ScoredFeeds(Feeds, ABC):
+    """Feeds for evaluations too, which are then recorded like the step."""
+
+    scores: ClassVar[tuple[str, ...]]  # names of the sums, as in `Task.evaluate`
+
+    @abstractmethod
+    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
+        """A whole evaluation as feeds of one shape."""
+
+    @abstractmethod
+    def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
+        """The sums named in `scores` for one feed of an evaluation."""

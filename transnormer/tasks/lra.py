@@ -114,7 +114,7 @@ class LongRangeArena(Task):
         """The numbers of the training examples at these positions."""
         return self._sampler.indices(positions.start, positions.stop)
 
-    def resident(self, device: torch.device) -> ResidentArena:
+    def feeds(self, device: torch.device) -> ResidentArena:
         return ResidentArena(self, device)
 
     def batch(self, examples: Examples, indices: Sequence[int], length: int | None = None) -> Batch:

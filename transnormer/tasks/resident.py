@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.data.examples import ExampleStore
-from transnormer.tasks.contract import Batch
+from transnormer.tasks.contract import Batch, ScoredFeeds
 from transnormer.tasks.lra_protocol import Examples
 from transnormer.tasks.padding import padded
 
@@ -35,23 +35,25 @@ class Table:
     labels: Tensor
 
 
-class ResidentArena:
+class ResidentArena(ScoredFeeds):
     """What a training step and an evaluation need of a LongRangeArena task, with all data on one device."""
 
     scores = ("loss", "examples", "correct")
 
     def __init__(self, task: LongRangeArena, device: torch.device) -> None:
-        self._task, self._device = task, device
+        super().__init__(task)
+        self._arena, self._device = task, device
         self._tables: dict[str, Table] = {}
         self._lengths = task.examples("train").lengths.sum(axis=1)
 
     def feed(self, positions: range) -> Batch:
-        """What decides a training batch: the numbers of its examples, on the CPU."""
-        return {"rows": torch.from_numpy(self._task.rows(positions))}
+        return {"rows": torch.from_numpy(self._arena.rows(positions))}
 
-    def tokens(self, positions: range) -> int:
-        """Tokens of a training batch, padding not counted."""
-        return int(self._lengths[self._task.rows(positions)].sum())
+    def targets(self, feed: Batch) -> int:
+        return len(feed["rows"])
+
+    def tokens(self, feed: Batch) -> int:
+        return int(self._lengths[feed["rows"].numpy()].sum())
 
     def batch(self, feed: Batch, split: str = "train") -> Batch:
         """The examples of these numbers; `feed` and the result are on the device."""
@@ -59,15 +61,14 @@ class ResidentArena:
         places = torch.arange(table.ids.shape[-1], device=self._device)
         ids = table.ids[rows].long().unbind(dim=1)
         masks = (places < table.lengths[rows].unsqueeze(-1)).unbind(dim=1)
-        return self._task.assemble(ids, masks, table.labels[rows])
+        return self._arena.assemble(ids, masks, table.labels[rows])
 
     def load(self, split: str) -> None:
-        """Bring a split to the device, if it is not there yet."""
         self._table(split)
 
     def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
         """All examples of an evaluation as batches of one size: the last is filled up with examples of weight zero."""
-        chosen = self._task.chosen(split)
+        chosen = self._arena.chosen(split)
         missing = -len(chosen) % size
         weights = np.concatenate([np.ones(len(chosen)), np.zeros(missing)]).astype(np.float32)
         chosen = np.pad(chosen, (0, missing), mode="edge")
@@ -76,16 +77,15 @@ class ResidentArena:
             yield {"rows": torch.from_numpy(chosen[part]), "weights": torch.from_numpy(weights[part])}
 
     def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
-        """The sums named in `scores` over the examples of a feed, each with its weight."""
         batch, weights = self.batch(feed, split), feed["weights"]
-        logits, labels = self._task.logits(model, batch), batch["labels"]
+        logits, labels = self._arena.logits(model, batch), batch["labels"]
         losses = F.cross_entropy(logits, labels, reduction="none")
         correct = logits.argmax(dim=-1) == labels
         return torch.stack([(losses * weights).sum(), weights.sum(), (correct * weights).sum()])
 
     def _table(self, split: str) -> Table:
         if split not in self._tables:
-            self._tables[split] = _table_of(self._task.examples(split), self._task.store, self._device)
+            self._tables[split] = _table_of(self._arena.examples(split), self._arena.store, self._device)
         return self._tables[split]
 
 

@@ -44,16 +44,16 @@ class Learner:
             )
         self.config, self.ranks = config, ranks
         self.task = build_task(config)
-        data = self.task.resident(ranks.device)
-        self.speed = choose_speed(config.train, ranks, resident=data is not None)
+        self.speed = choose_speed(config.train, ranks)
         self.model = self._seeded_model()
         self._wrapped = ranks.wrap(self.model) if self.speed != "graph" else self.model.to(ranks.device)
         if self.speed == "compile":
             self.model.compile()
         self.optimizer = build_adamw(self.model, config.optim)
         self._whole: WholeStep | None = None
-        if self.speed == "graph" and data is not None:
-            self._whole = WholeStep(self.model, self.task, data, self.optimizer, config, bf16=ranks.uses_bf16)
+        if self.speed == "graph":
+            feeds = self.task.feeds(ranks.device)
+            self._whole = WholeStep(self.model, self.task, feeds, self.optimizer, config, bf16=ranks.uses_bf16)
             self._whole.adopt()
 
     @property

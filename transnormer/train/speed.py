@@ -11,10 +11,10 @@ from transnormer.train.ranks import Ranks
 Speed = Literal["eager", "compile", "graph"]
 
 
-def choose_speed(train: TrainSection, ranks: Ranks, *, resident: bool) -> Speed:
-    """What `train.speed` means on this device; `resident`: the task can keep its data there."""
+def choose_speed(train: TrainSection, ranks: Ranks) -> Speed:
+    """What `train.speed` means on this device."""
     on_gpu = ranks.device.type == "cuda"
-    obstacle = _obstacle_to_graph(train, ranks, resident=resident)
+    obstacle = _obstacle_to_graph(train, ranks)
     if train.speed == "graph" and obstacle:
         raise ConfigError(f"train.speed=graph {obstacle}", hint="use train.speed=auto")
     if train.speed != "auto":
@@ -24,13 +24,11 @@ def choose_speed(train: TrainSection, ranks: Ranks, *, resident: bool) -> Speed:
     return "compile" if obstacle else "graph"
 
 
-def _obstacle_to_graph(train: TrainSection, ranks: Ranks, *, resident: bool) -> str | None:
+def _obstacle_to_graph(train: TrainSection, ranks: Ranks) -> str | None:
     if ranks.device.type != "cuda":
         return "needs a CUDA device"
     if ranks.world_size > 1:
         return "works in one process, not in several"
     if train.micro_batch_size not in (None, train.batch_size):
         return "takes a batch at once: it cannot be cut by train.micro_batch_size"
-    if not resident:
-        return "is for tasks that keep their data on the GPU (lra/*)"
     return None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
 from transnormer.cuda_graph import capture
-from transnormer.tasks.contract import Batch, Resident, Task
+from transnormer.tasks.contract import Batch, Feeds, ScoredFeeds, Task
 from transnormer.train.flat_adamw import FlatAdamW
 from transnormer.train.gradients import Gradients
 from transnormer.train.randomness import seed_step
@@ -32,14 +32,13 @@ class WholeStep:
     """
 
     def __init__(
-        self, model: nn.Module, task: Task, data: Resident, optimizer: torch.optim.AdamW, config: RunConfig, bf16: bool
+        self, model: nn.Module, task: Task, data: Feeds, optimizer: torch.optim.AdamW, config: RunConfig, bf16: bool
     ) -> None:
         self.model, self.task, self.data, self.config = model, task, data, config
         self.device = next(model.parameters()).device
         self._on_gpu, self._bf16 = self.device.type == "cuda", bf16
         self._adamw = FlatAdamW(optimizer, config.optim, compiled=self._on_gpu)
         self._loss = self._compiled(lambda feed: task.loss_sum(model, data.batch(feed)))
-        self._score = self._compiled(lambda feed, split: data.score(model, feed, split))
 
         steps = config.train.steps
         rates = [(learning_rate(config.optim, steps, s), beta1(config.optim, steps, s)) for s in range(steps)]
@@ -49,6 +48,7 @@ class WholeStep:
         self._go = torch.ones((), dtype=torch.bool, device=self.device)  # false once something was not finite
         self._place = torch.zeros(1, dtype=torch.long, device=self.device)  # steps of this stride so far
         self._history = torch.zeros(max(config.train.log_every, _WARMUP), 2, dtype=torch.float64, device=self.device)
+        self._scale = torch.ones((), device=self.device)  # one over the number of targets
         self._train_feed: Batch = {}
         self._recorded: Callable[[], Any] | None = None
         self._recorded_scores: dict[str, tuple[Batch, Callable[[], Tensor]]] = {}
@@ -70,22 +70,22 @@ class WholeStep:
 
     def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:
         """Make one step for each batch, up to and including the first whose loss or gradient is not finite."""
-        positions = [self._positions(batch) for batch in batches]
-        feeds = [self.data.feed(at) for at in positions]
-        stacked = {name: self._upload(torch.stack([feed[name] for feed in feeds])) for name in feeds[0]}
         replay = self._recorded or self.record()
         self.model.train()
         self._step.fill_(step)
         self._place.zero_()
         self._go.fill_(True)
-        for place in range(len(batches)):
-            for name, values in stacked.items():
-                self._train_feed[name].copy_(values[place])
+        tokens = []
+        for place, batch in enumerate(batches):  # while the GPU makes one step, the next batch is put together here
+            feed = self.data.feed(self._positions(batch))
+            self._send(feed, self._train_feed)
+            self._scale.fill_(1 / max(self.data.targets(feed), 1))
             seed_step(self.config.seed, step + place, 0, self.device)
             replay()
+            tokens.append(self.data.tokens(feed))
         outcomes = []
-        for at, (loss, norm) in zip(positions, self._history[: len(batches)].tolist(), strict=True):
-            outcomes.append(Gradients(loss=loss / len(at), norm=norm, tokens=self.data.tokens(at)))
+        for count, (loss, norm) in zip(tokens, self._history[: len(batches)].tolist(), strict=True):
+            outcomes.append(Gradients(loss=loss, norm=norm, tokens=count))
             if not outcomes[-1].finite:
                 break
         return outcomes
@@ -93,22 +93,21 @@ class WholeStep:
     def evaluate(self, split: str) -> dict[str, float]:
         """The sums of an evaluation with the current weights."""
         self.model.eval()
+        if not isinstance(self.data, ScoredFeeds):
+            with torch.no_grad(), self._autocast():
+                return self.task.evaluate(self.model, split, self.device)
         totals = torch.zeros(len(self.data.scores), dtype=torch.float64, device=self.device)
         for feed in self.data.eval_feeds(split, self.config.train.batch_size):
-            static, score = self._recorded_scores.get(split) or self._record_score(split, feed)
-            for name, values in feed.items():
-                static[name].copy_(self._upload(values))
+            static, score = self._recorded_scores.get(split) or self._record_score(self.data, split, feed)
+            self._send(feed, static)
             totals += score()
         return dict(zip(self.data.scores, totals.tolist(), strict=True))
 
     def _train(self) -> None:
         """One step, from tensors to tensors."""
         with self._autocast():
-            loss = self._loss(self._train_feed)
-        targets = len(self._train_feed["rows"])
-        gradients = torch.autograd.grad(
-            loss / targets, self._adamw.parameters, allow_unused=True, materialize_grads=True
-        )
+            loss = self._loss(self._train_feed) * self._scale
+        gradients = torch.autograd.grad(loss, self._adamw.parameters, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             norm = self._adamw.clip(gradients)
             self._history.index_copy_(0, self._place, torch.stack([loss.detach(), norm]).double().unsqueeze(0))
@@ -118,13 +117,14 @@ class WholeStep:
             self._step.add_(1)
             self._place.add_(1)
 
-    def _record_score(self, split: str, feed: Batch) -> tuple[Batch, Callable[[], Tensor]]:
-        self.data.load(split)
+    def _record_score(self, data: ScoredFeeds, split: str, feed: Batch) -> tuple[Batch, Callable[[], Tensor]]:
+        data.load(split)
         static = {name: values.to(self.device) for name, values in feed.items()}
+        compiled = self._compiled(lambda: data.score(self.model, static, split))
 
         def score() -> Tensor:
             with torch.no_grad(), self._autocast():
-                return self._score(static, split)
+                return compiled()
 
         self._recorded_scores[split] = static, capture(score).replay if self._on_gpu else score
         return self._recorded_scores[split]
@@ -139,5 +139,7 @@ class WholeStep:
         size = self.config.train.batch_size
         return range(batch * size, (batch + 1) * size)
 
-    def _upload(self, values: Tensor) -> Tensor:
-        return values.pin_memory().to(self.device, non_blocking=True) if self._on_gpu else values
+    def _send(self, feed: Batch, static: Batch) -> None:
+        """Copy a feed into the tensors that a recording reads, after what is running there."""
+        for name, values in feed.items():
+            static[name].copy_(values.pin_memory() if self._on_gpu else values, non_blocking=True)
