@@ -12,6 +12,7 @@ from transnormer.models.hub import register_auto_classes
 
 if TYPE_CHECKING:
     from transnormer import ops
+    from transnormer.generate.decoder import Decoder
     from transnormer.mixers.registry import build_mixer, list_mixers
     from transnormer.models.backbone import TransNormerModel
     from transnormer.models.cache import DecodeCache, state_bytes
@@ -32,6 +33,7 @@ _HOMES = {
     "list_presets": "transnormer.models.presets",
     "preset": "transnormer.models.presets",
     "DecodeCache": "transnormer.models.cache",
+    "Decoder": "transnormer.generate.decoder",
     "state_bytes": "transnormer.models.cache",
     "TransNormerConfig": "transnormer.models.config",
     "TransNormerModel": "transnormer.models.backbone",
@@ -43,6 +45,7 @@ _HOMES = {
 
 __all__ = [
     "DecodeCache",
+    "Decoder",
     "TransNormerConfig",
     "TransNormerForCausalLM",
     "TransNormerForMaskedLM",

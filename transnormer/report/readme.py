@@ -16,9 +16,8 @@ _BEGIN, _END = "<!-- results:begin -->", "<!-- results:end -->"
 
 def with_results(readme: str, results: Path) -> str:
     """The text with everything between the markers replaced by what the result files say now."""
-    sections = [
-        section for section in (_demo(results), _growth(results), _kernels(results), _speed(results)) if section
-    ]
+    makers = (_demo, _growth, _training, _decoding, _kernels, _arena, _elsewhere)
+    sections = [section for section in (make(results) for make in makers) if section]
     return re.sub(f"{_BEGIN}.*{_END}", lambda _: "\n".join([_BEGIN, *sections, _END]), readme, flags=re.DOTALL)
 
 
@@ -70,27 +69,84 @@ def _kernels(results: Path) -> str | None:
         return f"{row['forward_us']:.0f} / {row['forward_backward_us']:.0f}" if row else "–"
 
     rows = [[shape, *(cell(row.get(case)) for case in cases)] for shape, row in times.items()]
-    where = record["environment"]["hardware"]["gpus"][0]
     return (
-        f"**The two attentions as kernels** ({where}, bf16, batch x length, whole op "
+        f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, whole op "
         "with feature map and norm; microseconds forward / forward + backward; `transnormer bench ops --device cuda`):"
         f"\n\n{_table(['shape', *cases], rows)}\n"
     )
 
 
-def _speed(results: Path) -> str | None:
-    parts = []
-    for path in sorted((results / "bench").glob("speed-paper*.json")):
-        record = _read(path)
-        assert record is not None
-        settings, hardware = record["settings"], record["environment"]["hardware"]
-        where = hardware["gpus"][0] if settings["device"] == "cuda" else hardware["cpu"]
-        shape = f"{settings['num_hidden_layers']} layers × {settings['hidden_size']}"
-        heads = f"{settings['num_attention_heads']} heads, blocks of {settings['block_size']}"
-        title = f"**Speed, setting `{settings['setting']}`** ({where}, batch {settings['batch']}, {shape}, {heads}, "
-        table = path.with_suffix(".md").read_text(encoding="utf-8").strip()
-        parts.append(f"{title}{settings['precision']}):\n\n{table}\n")
-    return "\n".join(parts) or None
+def _training(results: Path) -> str | None:
+    record = _read(results / "bench" / "speed-lm.json")
+    if record is None:
+        return None
+    rows = [
+        [
+            f"{row['method']}, T = {row['length']:,}",
+            f"{row['train_tokens_per_second'] / 1e6:.2f} M",
+            f"{100 * row['train_utilisation']:.0f} %",
+            f"{row['train_peak_bytes'] / 2**30:.1f} GiB",
+        ]
+        for row in record["rows"]
+    ]
+    return (
+        f"**Training a language model** ({_gpu(record)}, {record['settings']['about']}, "
+        f"{record['settings']['precision']}; `transnormer bench speed --setting lm --mode graph`):\n\n"
+        + _table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
+        + "\n"
+    )
+
+
+def _decoding(results: Path) -> str | None:
+    record = _read(results / "bench" / "decode.json")
+    if record is None:
+        return None
+    settings = record["settings"]
+    names = [settings["preset"], settings["against"]]
+    cells = {(row["preset"], row["batch"], row["context"]): row for row in record["rows"]}
+    rows = []
+    for batch in settings["batches"]:
+        for context in settings["contexts"]:
+            pair = [cells[name, batch, context] for name in names]
+            rates = [row.get("tokens_per_second") for row in pair]
+            texts = ["does not fit" if rate is None else f"{rate:,.0f}" for rate in rates]
+            ratio = f"{rates[0] / rates[1]:.1f}×" if all(rates) else "–"
+            states = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in pair]
+            rows.append([f"{batch}", f"{context:,}", *texts, ratio, *states])
+    columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
+    columns += [f"{name}, state a text" for name in names]
+    return (
+        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; `transnormer bench decode`):\n\n"
+        f"{_table(columns, rows)}\n"
+    )
+
+
+def _arena(results: Path) -> str | None:
+    files = sorted((results / "lra").glob("*.json"))
+    if not files:
+        return None
+    cells = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    rows = [
+        [cell["method"], cell["task"], f"{cell['seed']}", f"{cell['test_accuracy']:.2f}", cell["data"]["kind"]]
+        for cell in cells
+    ]
+    return (
+        "**Long-Range Arena** (`transnormer reproduce lra`; beside the paper's figures in "
+        "[results/lra](results/lra/README.md)):\n\n"
+        f"{_table(['method', 'task', 'seed', 'test accuracy, %', 'data'], rows)}\n"
+    )
+
+
+def _elsewhere(results: Path) -> str | None:
+    files = sorted((results / "bench").glob("speed-*.md"))
+    if not files:
+        return None
+    links = ", ".join(f"[{file.stem}](results/bench/{file.name})" for file in files)
+    return f"All methods over the length, steps per second (`transnormer bench speed`): {links}.\n"
+
+
+def _gpu(record: dict[str, Any]) -> str:
+    return record["environment"]["hardware"]["gpus"][0]
 
 
 if __name__ == "__main__":
