@@ -9,10 +9,31 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """lra_store("lra/text") -> a tiny store, made once."""
+    from lra_files import SOURCES
+
+    from transnormer.data.lra.prepare import prepare
+
+    made: dict[str, Path] = {}
+
+    def find(task: str) -> Path:
+        if task not in made:
+            folder = tmp_path_factory.mktemp("lra")
+            made[task] = prepare(task, folder / "store", source=SOURCES[task](folder / "source"))
+        return made[task]
+
+    return find
 
 
 @pytest.fixture

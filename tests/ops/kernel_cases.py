@@ -5,7 +5,11 @@ Used on the CPU through Triton's interpreter (small shapes) and on a GPU (all sh
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -41,3 +45,11 @@ def check_kernel(kernel: Callable, plain: Callable, reference: Callable, inputs:
         allowed = max(2 * relative(b.double() - c, c), FLOOR)
         found = relative(a.double() - c, c)
         assert found <= allowed, f"result {index}: kernel {found:.2e}, PyTorch allows {allowed:.2e}"
+
+
+def passes_in_the_interpreter(file: str) -> None:
+    """Run the tests of a file once more, with kernels: Triton decides at import, once a process, if it interprets."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

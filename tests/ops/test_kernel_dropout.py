@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from kernel_cases import passes_in_the_interpreter
 from torch import Tensor
 
 from transnormer.ops import diag_attention
@@ -83,7 +81,4 @@ def test_the_mask_is_random_and_the_seed_decides_it() -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
 def test_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_in_the_interpreter(__file__)

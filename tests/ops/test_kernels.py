@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from kernel_cases import check_kernel
+from kernel_cases import check_kernel, passes_in_the_interpreter
 from kernel_choices import (
     DIAG_INTERPRETED,
     DIAG_ON_A_GPU,
@@ -163,8 +160,4 @@ def test_what_a_kernel_cannot_serve_is_an_error_with_the_reason():
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
 def test_kernels_in_the_interpreter():
-    """Triton decides at import whether it interprets, so the CPU runs the tests above in a process of their own."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_in_the_interpreter(__file__)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from kernel_cases import FLOOR, outputs_and_gradients, relative
+from kernel_cases import FLOOR, outputs_and_gradients, passes_in_the_interpreter, relative
 
 from transnormer.errors import ConfigError
 from transnormer.ops import linear_cross_entropy
@@ -172,8 +169,4 @@ def test_a_gpu_never_holds_the_logits():
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
 def test_the_kernel_in_the_interpreter():
-    """Triton decides at import whether it interprets, so the CPU runs the tests above in a process of their own."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_in_the_interpreter(__file__)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import check_kernel
+from kernel_cases import check_kernel, passes_in_the_interpreter
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.positions import Rotation, rotary_rates
@@ -274,9 +271,5 @@ def test_what_the_kernel_cannot_serve_is_an_error_with_the_reason():
 
 @on_the_cpu
 def test_kernels_in_the_interpreter():
-    """Triton decides at import whether it interprets, so the CPU runs the tests above in a process of their own."""
     pytest.importorskip("triton", reason="triton is not installed")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passes_in_the_interpreter(__file__)

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lra_files import SOURCES
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.lra.prepare import prepare
 from transnormer.data.store import StoreWriter
 from transnormer.data.tokenizers import byte_tokenizer
 
@@ -69,17 +67,3 @@ def configure(byte_store: Path) -> Callable[..., RunConfig]:
         return RunConfig.model_validate(values)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """lra_store("lra/text") -> a tiny store, made once."""
-    made: dict[str, Path] = {}
-
-    def find(task: str) -> Path:
-        if task not in made:
-            folder = tmp_path_factory.mktemp("lra")
-            made[task] = prepare(task, folder / "store", source=SOURCES[task](folder / "source"))
-        return made[task]
-
-    return find

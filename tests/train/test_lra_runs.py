@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,6 @@ from transnormer.errors import Preempted
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
-
-
-@pytest.fixture(scope="module")
-def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def find(task: str) -> Path:
-        if task not in made:
-            folder = tmp_path_factory.mktemp("lra")
-            made[task] = prepare(task, folder / "store", source=SOURCES[task](folder / "source"))
-        return made[task]
-
-    return find
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

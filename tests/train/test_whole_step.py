@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from lra_files import SOURCES, lra_config
 from safetensors.torch import load_file
 from tiny_run import evaluations, journal_lines, losses, tiny_config, weights_hash
 
-from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, Preempted
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train import learner as learner_module
@@ -24,19 +22,6 @@ from transnormer.train.whole_step import WholeStep
 
 STILL = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 WHOLE = {"train__micro_batch_size": None, "train__steps": 8, "train__log_every": 4, "train__eval_every": 4}
-
-
-@pytest.fixture(scope="module")
-def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def find(task: str) -> Path:
-        if task not in made:
-            folder = tmp_path_factory.mktemp("lra")
-            made[task] = prepare(task, folder / "store", source=SOURCES[task](folder / "source"))
-        return made[task]
-
-    return find
 
 
 @pytest.fixture
