@@ -53,6 +53,7 @@ def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, mo
     monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
     result = train(config, tmp_path / "ours", show=False)
     assert result["speed"] == "graph"
+    assert len(journal_lines(tmp_path / "ours", "prepared")) == 1
     assert result["tokens"] == plain["tokens"]
     assert result["test"]["metrics"] == pytest.approx(plain["test"]["metrics"], rel=1e-4)
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)

@@ -39,8 +39,8 @@ from transnormer.tasks.lra import open_examples
 from transnormer.train.durable import disk_errors
 from transnormer.train.run_folder import RunFolder
 
-# One compiles or evaluates while the other trains. More gain little: the kernels of one cell alone keep an H200 busy for
-# nine tenths of its step (T2, ListOps), and several cells take the cache from each other.
+# One compiles or evaluates while the other trains. More gain little: the kernels of one cell alone keep an H200 busy
+# for nine tenths of its step (T2, ListOps), and several cells take the cache from each other.
 CELLS_AT_ONCE = {"cpu": 1, "cuda": 2}
 _PATIENCE = 60.0  # seconds that processes of a killed grid may take to save
 

@@ -107,7 +107,8 @@ class Loop:
     def run(self) -> None:
         """Gradients, then an update if they are finite, until the last step."""
         if self.learner.strides and self.state.step < self.config.train.steps:
-            self._warm_up()
+            with self.recorder.preparing("compiling the step and recording it as a CUDA graph"):
+                self.learner.warm_up()
         while True:
             self.at_boundary()
             if self.state.step == self.config.train.steps:
@@ -260,12 +261,6 @@ class Loop:
             f"stopped by {name} after step {self.state.step}, which is saved",
             hint=f"continue with `transnormer resume {self.folder.path}`",
         )
-
-    def _warm_up(self) -> None:
-        began = time.perf_counter()
-        self.learner.warm_up()
-        seconds = time.perf_counter() - began
-        self.recorder.event("recorded", f"the step is one CUDA graph, recorded in {seconds:.0f} s", seconds=seconds)
 
     def _stride(self) -> int:
         """Steps until a line, an evaluation, a checkpoint or the end is due; one, where nothing is gained by more."""

@@ -54,6 +54,10 @@ class ProgressDisplay:
         """Print one line of text, above the bar if there is one."""
         self._console.print(text, markup=False, highlight=False)
 
+    def leave_out(self, seconds: float) -> None:
+        """Do not count so many of the seconds so far as time of steps."""
+        self._began += seconds
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self._bar:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from transnormer.config.schema import RunConfig
@@ -58,6 +60,18 @@ class Recorder:
         self._append({"kind": kind, **facts, "time": time.time(), "text": text})
         if self._display:
             self._display.say(text)
+
+    @contextmanager
+    def preparing(self, what: str) -> Iterator[None]:
+        """Work before the first step that takes long: said beforehand, in the journal after, and no time of a step."""
+        if self._display:
+            self._display.say(f"{what} ...")
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.event("prepared", f"{what}: {seconds:.0f} s", seconds=seconds)
+        if self._display:
+            self._display.leave_out(seconds)
 
     def sync(self) -> None:
         """Wait until the journal is on the disk."""
