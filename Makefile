@@ -19,8 +19,8 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled); SLOW=1: also those that compile for long
-	$(BIN)/python -m pytest -m 'gpu$(if $(SLOW),, and not slow)' -n 8 --dist worksteal --durations=15
+gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled)
+	$(BIN)/python -m pytest -m gpu -n 8 --dist worksteal --durations=15
 
 readme: $(STAMP)  ## bring the README's table up to date with results/
 	$(BIN)/python -m transnormer.report.readme README.md results

@@ -1,14 +1,12 @@
 """What the kernels are checked with: small cases for Triton's interpreter, few but telling ones for a GPU.
 
-On a GPU a case costs what must be compiled for it (seconds; minutes for float32 tiles of 64 and more, whose products
-are unrolled into single operations), and Triton miscompiles some combinations silently. So each case is a combination
-of everything that decides what is compiled, and runs at several shapes that share it. Covered are
+On a GPU a case costs what must be compiled for it (seconds), and Triton miscompiles some combinations silently. So each
+case is a combination of everything that decides what is compiled, and runs at several shapes that share it. Covered are
 
 * bfloat16: every pair of values of all options, and every combination of direction, head size and one or many parts
   (NormAttention), of kind, direction and head size (DiagAttention);
-* float32: every head size in both directions (NormAttention) or with both kinds (DiagAttention), and every value of
-  each option. What takes minutes to compile is marked slow: causal head sizes above 64, blocks of 128, and blocks of
-  64 with head sizes above 64;
+* float32: every head size that the kernels take in both directions (NormAttention) or with both kinds (DiagAttention),
+  and every value of each option;
 * float16, which differs from bfloat16 in the type of its products only: both directions or kinds;
 * lengths below a chunk and of one token, lengths that are whole chunks, value heads of another size than the keys'
   (one column more, as linear_elu has), blocks that are no power of two.
@@ -31,6 +29,8 @@ from covering import covering
 # numbers of chunks, so that all share one compilation.
 SHARED = ((2, 257, 2), (1, 450, 3), (2, 900, 2))
 HEAD_SIZES = (16, 32, 64, 96, 128)
+# What the kernels leave to PyTorch in float32 is left out.
+IN_SINGLE = {"d": (16, 32), "block_size": (16, 64)}
 NORM_OPTIONS = {
     "causal": (True, False),
     "d": HEAD_SIZES,
@@ -48,6 +48,11 @@ DIAG_OPTIONS = {
     "masked": (False, True),
     "squared": (False, True),
 }
+
+
+def single(options: dict[str, tuple]) -> dict[str, tuple]:
+    """The same options as far as there are kernels for float32."""
+    return {name: IN_SINGLE.get(name, values) for name, values in options.items()}
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,6 @@ class Norm:
     def __str__(self) -> str:
         return _name(self)
 
-    @property
-    def slow(self) -> bool:
-        """Whether it takes minutes to compile."""
-        return self.dtype == torch.float32 and self.causal and self.d > 64
-
 
 @dataclass(frozen=True)
 class Diag:
@@ -90,11 +90,6 @@ class Diag:
     def __str__(self) -> str:
         return _name(self)
 
-    @property
-    def slow(self) -> bool:
-        """Whether it takes minutes to compile."""
-        return self.dtype == torch.float32 and (self.block_size > 64 or self.block_size * self.d > 64 * 64)
-
 
 def _name(case: Norm | Diag) -> str:
     """The name of a test: its lengths, then what differs from nothing."""
@@ -107,7 +102,7 @@ def _name(case: Norm | Diag) -> str:
 
 
 def _norm_on_a_gpu() -> list[Norm]:
-    in_single = covering(NORM_OPTIONS, 1, together=("causal", "d"))
+    in_single = covering(single(NORM_OPTIONS), 1, together=("causal", "d"))
     in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_parts"))
     cases = [Norm(**row, dtype=torch.float32) for row in in_single] + [Norm(**row) for row in in_half]
     for causal in (True, False):
@@ -121,7 +116,7 @@ def _norm_on_a_gpu() -> list[Norm]:
 
 
 def _diag_on_a_gpu() -> list[Diag]:
-    in_single = covering(DIAG_OPTIONS, 1, together=("kind", "d"))
+    in_single = covering(single(DIAG_OPTIONS), 1, together=("kind", "d"))
     in_half = covering(DIAG_OPTIONS, 2, together=("kind", "d", "causal"))
     cases = [Diag(**row, dtype=torch.float32) for row in in_single] + [Diag(**row) for row in in_half]
     for kind in DIAG_OPTIONS["kind"]:
@@ -137,7 +132,7 @@ NORM_ON_A_GPU, DIAG_ON_A_GPU = _norm_on_a_gpu(), _diag_on_a_gpu()
 
 def parameters(cases: Sequence[Norm | Diag]) -> list[ParameterSet]:
     """For pytest.mark.parametrize."""
-    return [pytest.param(case, id=str(case), marks=pytest.mark.slow if case.slow else ()) for case in cases]
+    return [pytest.param(case, id=str(case)) for case in cases]
 
 
 # The interpreter computes with numpy, which has no bfloat16: float16 stands in for it.

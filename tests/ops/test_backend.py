@@ -34,3 +34,20 @@ def test_the_environment_variable_is_the_default(monkeypatch):
 def test_unknown_op_suggests_the_nearest():
     with pytest.raises(ConfigError, match="norm_attention"):
         explain("norm_atention")
+
+
+@pytest.mark.parametrize("op", ["norm_attention", "diag_attention"])
+def test_large_float32_tiles_are_left_to_pytorch(op: str) -> None:
+    """Their products would be unrolled: minutes to compile, kilobytes of spilled registers a thread."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    for size, dtype, backend in (
+        (64, torch.float32, "torch"),
+        (32, torch.float32, "triton"),
+        (64, torch.bfloat16, "triton"),
+    ):
+        x = torch.empty(1, 8, 1, size, dtype=dtype)
+        choice = explain(op, "cuda", q=x, k=x, v=x)
+        assert choice.backend == backend, choice
+    x = torch.empty(1, 8, 1, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert explain(op, "cuda", q=x, k=x, v=x).backend == "triton"

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 from covering import covering, interactions
-from kernel_choices import DIAG_ON_A_GPU, DIAG_OPTIONS, NORM_ON_A_GPU, NORM_OPTIONS, SHARED
+from kernel_choices import DIAG_ON_A_GPU, DIAG_OPTIONS, NORM_ON_A_GPU, NORM_OPTIONS, SHARED, single
 
 FACTORS = {"a": (1, 2, 3), "b": "xy", "c": (True, False), "d": (0, 1, 2, 3)}
 
@@ -43,17 +43,11 @@ def test_what_is_checked_on_a_gpu(cases, options, in_half, in_single):
         for dtype in (torch.bfloat16, torch.float32, torch.float16)
     }
     assert held(rows[torch.bfloat16], options, 2) == interactions(options, 2)
-    assert held(rows[torch.float32], options, 1) == interactions(options, 1)
+    assert held(rows[torch.float32], single(options), 1) == interactions(single(options), 1)
     for dtype, names in ((torch.bfloat16, in_half), (torch.float32, in_single), (torch.float16, in_half[:1])):
-        some = {name: options[name] for name in names}
+        taken = single(options) if dtype == torch.float32 else options
+        some = {name: taken[name] for name in names}
         assert held(rows[dtype], some, len(some)) == interactions(some, len(some))
-
-
-def test_what_is_slow_is_float32_alone_and_not_all_of_it():
-    for cases, options in ((NORM_ON_A_GPU, NORM_OPTIONS), (DIAG_ON_A_GPU, {**DIAG_OPTIONS, "block_size": (16, 64)})):
-        assert all(case.dtype == torch.float32 for case in cases if case.slow)
-        quick = [asdict(case) for case in cases if case.dtype == torch.float32 and not case.slow]
-        assert held(quick, options, 1) == interactions(options, 1)
 
 
 def test_shared_shapes_are_nothing_special_to_triton():

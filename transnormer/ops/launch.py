@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 
 
 def interpreting() -> bool:
@@ -29,6 +30,18 @@ def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim:
     return None
 
 
+def too_large_in_float32(*tensors: Tensor | None, rows: int = 64) -> str | None:
+    """Why matrix products of these float32 tensors [..., D], in tiles of so many rows, are left to PyTorch, or None.
+
+    Exact float32 products are unrolled into single operations: larger tiles spill kilobytes a thread and take minutes
+    to compile (Triton 3.6, sm_90).
+    """
+    widths = [x.shape[-1] for x in tensors if x is not None and _computed_dtype(x) == torch.float32]
+    if interpreting() or not widths or (max(widths) <= _FLOAT32_WIDTH and rows <= _FLOAT32_ROWS):
+        return None
+    return f"float32 tiles of {rows} x {max(widths)} are too large for registers; use bfloat16 or autocast"
+
+
 def power_of_two(size: int) -> int:
     """The tile size for `size` elements: a power of two, at least 16, the smallest side of a matrix product."""
     return max(16, 1 << (size - 1).bit_length())
@@ -46,6 +59,10 @@ def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
 
 def in_autocast_dtype(x: Tensor) -> Tensor:
     """Under autocast a kernel computes in the dtype that a matrix product would take."""
+    return x.to(_computed_dtype(x))
+
+
+def _computed_dtype(x: Tensor) -> torch.dtype:
     if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
-        return x.to(torch.get_autocast_dtype(x.device.type))
-    return x
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype

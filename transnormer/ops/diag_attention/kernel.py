@@ -12,7 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, in_autocast_dtype, power_of_two, unit_stride
+from transnormer.ops.launch import (
+    as_mask_bytes,
+    cannot_launch,
+    in_autocast_dtype,
+    power_of_two,
+    too_large_in_float32,
+    unit_stride,
+)
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -28,7 +35,7 @@ def why_not(
     """Why this call cannot run here, or None."""
     if block_size > MAX_BLOCK:
         return f"block_size {block_size} is above {MAX_BLOCK}: a block must fit one tile"
-    return cannot_launch(device, q, v, MAX_HEAD_DIM)
+    return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
 
 
 @triton.jit

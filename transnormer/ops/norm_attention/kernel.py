@@ -14,7 +14,14 @@ import torch
 import triton
 from torch import Tensor
 
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, in_autocast_dtype, power_of_two, unit_stride
+from transnormer.ops.launch import (
+    as_mask_bytes,
+    cannot_launch,
+    in_autocast_dtype,
+    power_of_two,
+    too_large_in_float32,
+    unit_stride,
+)
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
     causal_dk,
@@ -35,7 +42,7 @@ _ENOUGH = 256
 
 def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
-    return cannot_launch(device, q, v, MAX_HEAD_DIM)
+    return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v)
 
 
 class _Plan:
