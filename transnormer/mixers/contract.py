@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.fixed_state import FixedState
+from transnormer.mixers.linear import XavierLinear, should_join
 from transnormer.mixers.packing import Packing
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
@@ -116,26 +117,6 @@ class Mixer(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim))
 
 
-def on_tensor_cores(x: Tensor) -> bool:
-    """Whether matrix products of x [B, T, d] pay for joining their weights first: not those of a single token."""
-    return x.is_cuda and x.shape[-2] > 1
-
-
-class XavierLinear(nn.Linear):
-    """A projection that starts at Xavier uniform with a gain, as fairseq's attention does."""
-
-    def __init__(self, in_features: int, out_features: int, *, gain: float = 1.0, zero_bias: bool = False) -> None:
-        self.gain = gain
-        self.zero_bias = zero_bias
-        super().__init__(in_features, out_features)
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        nn.init.xavier_uniform_(self.weight, gain=self.gain)
-        if self.zero_bias:
-            nn.init.zeros_(self.bias)
-
-
 class ProjectedMixer(Mixer):
     """A mixer with the four usual projections, all with bias."""
 
@@ -150,7 +131,7 @@ class ProjectedMixer(Mixer):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, T, H, D]."""
-        if on_tensor_cores(x):
+        if should_join(x, self.q_proj, self.k_proj, self.v_proj):
             return self.project_at_once(x)
         return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
 

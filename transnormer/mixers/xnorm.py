@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.contract import XavierLinear
+from transnormer.mixers.linear import are_plain, have_biases
 from transnormer.ops import rms_norm
 
 XNORMS = ("none", "rms", "rms_gain", "layer", "head_rms")
@@ -44,17 +44,16 @@ class XNorm(nn.Module):
     def folds_into(self, projection: nn.Module, dtype: torch.dtype) -> bool:
         """Whether `projected` should be given the square sums, and the norm becomes a scale after the projection.
 
-        The unnormalised sums must survive the projection, for which float16 has no range. A projection that has been
-        replaced or hooked must see normalised input.
+        The unnormalised sums must survive the projection, for which float16 has no range.
         """
-        plain = type(projection) is XavierLinear and not (projection._forward_hooks or projection._forward_pre_hooks)
+        plain = are_plain(projection) and have_biases(projection)
         return self.kind == "rms" and plain and dtype != torch.float16 and _folding_pays()
 
     def projected(self, projection: nn.Module, x: Tensor, square_sums: Tensor | None = None) -> Tensor:
         """projection(XNorm(x)) of x [B, T, H, D]; with its `square_sums` [B, T, H] as s·(Wx) + b, s = 1/rms(x)."""
         if square_sums is None:
             return projection(self(x))
-        assert isinstance(projection, XavierLinear)
+        assert isinstance(projection, nn.Linear)
         x = x.flatten(-2)
         scale = torch.rsqrt(square_sums.sum(dim=-1, keepdim=True) / x.shape[-1] + _EPSILON)  # [B, T, 1]
         y = F.linear(x, projection.weight)

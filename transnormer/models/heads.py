@@ -17,6 +17,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.linear import are_plain
 from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel
 from transnormer.models.cache import DecodeCache
 from transnormer.models.config import TransNormerConfig
@@ -166,6 +167,8 @@ def loss_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor, labels: 
         raise ConfigError("pass labels or targets, not both", "labels give a mean and logits, targets a sum alone")
     if targets.shape != x.shape[:2]:
         raise ConfigError(f"targets must be [B, T] = {list(x.shape[:2])}, got {list(targets.shape)}")
+    if not are_plain(decoder):
+        return F.cross_entropy(decoder(x).flatten(0, 1).float(), targets.flatten(), reduction="sum")
     return linear_cross_entropy(x.flatten(0, 1), decoder.weight, decoder.bias, targets.flatten())
 
 

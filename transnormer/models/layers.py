@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transnormer.mixers.contract import Mixer, State, on_tensor_cores
+from transnormer.mixers.contract import Mixer, State
+from transnormer.mixers.linear import should_join
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import rms_norm
@@ -56,7 +57,7 @@ class GLU(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        if on_tensor_cores(x):
+        if should_join(x, self.gate_proj, self.up_proj, self.down_proj):
             return self.in_two_products(x)
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
