@@ -161,3 +161,24 @@ def test_language_models_take_the_same_step(store: Path, task: str, tmp_path: Pa
     result = train(config, tmp_path / "ours", show=False)
     assert (result["speed"], result["tokens"]) == ("graph", plain["tokens"])
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
+
+
+@pytest.mark.parametrize("task", ["lra/listops", "lra/retrieval", "causal_lm"])
+def test_step_and_score_are_one_graph_to_a_compiler(
+    lra_store, store: Path, task: str, tmp_path: Path, graph_on_cpu, monkeypatch
+) -> None:
+    """What a GPU compiles: without a break, and with the same result."""
+    still = {**STILL, "train__steps": 4, "train__log_every": 2, "train__eval_every": 4, "train__micro_batch_size": None}
+    config = tiny_config(store, **still) if task == "causal_lm" else lra_config(task, lra_store(task), **still)
+    train(config, tmp_path / "plain", show=False)
+    compiled: list[object] = []
+
+    def compile_it(self, function):
+        compiled.append(function)
+        return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    monkeypatch.setattr(WholeStep, "_compiled", compile_it)
+    train(config, tmp_path / "ours", show=False)
+    assert len(compiled) == (1 if task == "causal_lm" else 3)  # the step, and the scores of two splits
+    same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
+    torch.compiler.reset()
