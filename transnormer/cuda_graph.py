@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
 
 
-class Captured(Generic[T]):
-    """A recorded graph; `result` are the tensors of the recording, which every replay fills anew."""
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, result: T) -> None:
-        self._graph, self.result = graph, result
-
-    def replay(self) -> T:
-        """Run the recorded work again, on the addresses it was recorded with."""
-        self._graph.replay()
-        return self.result
-
-
-def capture(step: Callable[[], T], *, warmup: int = 3) -> Captured[T]:
-    """Record what `step` does on the GPU.
+def capture(step: Callable[[], T], *, warmup: int = 3) -> Callable[[], T]:
+    """Record what `step` does on the GPU; what is returned runs it again and returns the same tensors, filled anew.
 
     `step` must read and write the same tensors every time and may not wait for the GPU. It runs `warmup` times before
     it is recorded: kernels are compiled and workspaces allocated there, so whoever cares about their effects undoes
@@ -38,4 +26,9 @@ def capture(step: Callable[[], T], *, warmup: int = 3) -> Captured[T]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = step()
-    return Captured(graph, result)
+
+    def replay() -> T:
+        graph.replay()
+        return result
+
+    return replay

@@ -74,12 +74,11 @@ def test_padding_changes_nothing(lra_store: Stores, task: str, method: str):
     model = arena.build_model().eval()
     examples = arena.examples("valid")
     numbers = list(range(min(3, len(examples))))
-    inputs = [
-        {k: v for k, v in arena.batch(examples, chosen, length).items() if k != "labels"}
-        for chosen, length in ((numbers, None), (numbers, arena.store.max_length), (numbers[:1], None))
-    ]
+    resident = arena.feeds(torch.device("cpu")).batch({"rows": torch.tensor(numbers)}, "valid")
+    assert resident["input_ids"].shape[1] == arena.store.max_length
+    batches = [arena.batch(examples, numbers), resident, arena.batch(examples, numbers[:1])]
     with torch.no_grad():
-        tight, wide, alone = (model(**each).logits for each in inputs)
+        tight, wide, alone = (arena.logits(model, batch) for batch in batches)
     torch.testing.assert_close(wide, tight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(alone, tight[:1], rtol=1e-4, atol=1e-5)
 

@@ -12,7 +12,7 @@ from lra_files import SOURCES, lra_config
 from safetensors.torch import load_file
 from tiny_run import evaluations, journal_lines, losses, tiny_config, weights_hash
 
-from transnormer.errors import ConfigError, Preempted
+from transnormer.errors import ConfigError, Preempted, TransNormerError
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train import learner as learner_module
 from transnormer.train.flat_adamw import FlatAdamW
@@ -136,6 +136,17 @@ def test_what_a_graph_cannot_do_is_said(lra_store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a CUDA device"):
         train(config, tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_that_cannot_be_compiled_says_what_to_do(lra_store, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:
+    def broken(self: WholeStep) -> None:
+        raise RuntimeError("no compiler here\nand a hundred more lines")
+
+    monkeypatch.setattr(WholeStep, "record", broken)
+    config = lra_config("lra/listops", lra_store("lra/listops"), **WHOLE)
+    with pytest.raises(TransNormerError, match=r"as a CUDA graph: no compiler here \(train") as caught:
+        train(config, tmp_path / "run", show=False)
+    assert "train.speed=eager" in caught.value.hint
 
 
 @pytest.mark.gpu

@@ -79,7 +79,7 @@ def ready(step: Callable[[], T], way: Way) -> Callable[[], T]:
         return step
     require_no_waiting(step)
     try:
-        return capture(step, warmup=1).replay
+        return capture(step, warmup=1)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -47,6 +47,7 @@ def _against_best(ours: float, key: str, peers: list[Row]) -> Row:
     }
 
 
+LEGEND = "x floor, x peer: our time as a multiple. * quoted from an earlier measurement, not run here."
 _OF_A_PASS = ("us", "x floor", "goal", "best peer us", "x peer")
 COLUMNS = ["case", "shape", "ours", *(f"{each}{column}" for each in ("fwd ", "fwd+bwd ") for column in _OF_A_PASS)]
 
@@ -67,3 +68,10 @@ def table(summary: list[Row]) -> list[list[str]]:
                 cells += [f"{part['best_peer']}{star} {part['best_peer_us']:.1f}", f"{part['x_best_peer']:.2f}"]
         lines.append(cells)
     return lines
+
+
+def markdown(summary: list[Row]) -> str:
+    """The summary as a page beside its record."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * 3 + "|---:" * (len(COLUMNS) - 3) + "|"]
+    lines += [f"| {' | '.join(cells)} |" for cells in table(summary)]
+    return "\n".join([*lines, "", LEGEND])

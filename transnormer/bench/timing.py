@@ -40,13 +40,13 @@ def median_seconds(
 
 def graph_microseconds(function: Callable[[], object], *, calls: int, repeats: int = 15) -> float:
     """Median time of one of the `calls` that `function` makes on the GPU, from replays of a CUDA graph."""
-    captured = capture(function, warmup=2)
-    captured.replay()
+    replay = capture(function, warmup=2)
+    replay()
     times = []
     for _ in range(repeats):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        captured.replay()
+        replay()
         stop.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(stop) * 1e3 / calls)

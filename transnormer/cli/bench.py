@@ -78,7 +78,7 @@ def ops(
 
 def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path | None) -> None:
     from transnormer.bench.gpu_ops import copy_bandwidth, measure_gpu_ops
-    from transnormer.bench.ops_summary import COLUMNS, summarise, table
+    from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
     from transnormer.bench.record import choose_names, write_record
     from transnormer.bench.shapes import SHAPES
@@ -98,7 +98,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
         print_note(f"{row['case']}  {row['shape']}  {row['by']}  {times}")
     summary = summarise(rows, bandwidth)
     print_table(COLUMNS, table(summary))
-    print_text("x floor, x peer: our time as a multiple. * quoted from an earlier measurement, not run here.")
+    print_text(LEGEND)
     if out:
         settings = {
             "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},
@@ -107,7 +107,8 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
             "peers": peer_versions(),
         }
         write_record(out, "ops", settings, rows, summary=summary)
-        print_text(f"written to {out}")
+        out.with_suffix(".md").write_text(markdown(summary) + "\n", encoding="utf-8")
+        print_text(f"written to {out} and {out.with_suffix('.md')}")
 
 
 def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

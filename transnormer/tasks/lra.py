@@ -117,11 +117,10 @@ class LongRangeArena(Task):
     def feeds(self, device: torch.device) -> ResidentArena:
         return ResidentArena(self, device)
 
-    def batch(self, examples: Examples, indices: Sequence[int], length: int | None = None) -> Batch:
-        """Examples by number, padded to `length` or to the longest of them."""
+    def batch(self, examples: Examples, indices: Sequence[int]) -> Batch:
+        """Examples by number, padded to the longest of them."""
         parts = [
-            padded([examples.sequence(index, which) for index in indices], length)
-            for which in range(self.store.sequences)
+            padded([examples.sequence(index, which) for index in indices]) for which in range(self.store.sequences)
         ]
         ids, masks = zip(*parts, strict=True)
         return self.assemble(ids, masks, torch.from_numpy(examples.labels[indices]))

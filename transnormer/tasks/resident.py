@@ -90,7 +90,7 @@ class ResidentArena(ScoredFeeds):
 
 
 def _table_of(examples: Examples, store: ExampleStore, device: torch.device) -> Table:
-    dtype = torch.uint8 if store.vocab_size <= 256 else torch.int32
+    dtype = next(d for d in (torch.uint8, torch.int16, torch.int32) if store.vocab_size - 1 <= torch.iinfo(d).max)
     ids = torch.zeros(len(examples), store.sequences, store.max_length, dtype=dtype, device=device)
     for first in range(0, len(examples), _ROWS_AT_ONCE):
         rows = range(first, min(first + _ROWS_AT_ONCE, len(examples)))

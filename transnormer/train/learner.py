@@ -13,7 +13,7 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
-from transnormer.errors import CheckpointError, ConfigError
+from transnormer.errors import CheckpointError, ConfigError, TransNormerError
 from transnormer.models.saving import save_quietly
 from transnormer.tasks.registry import build_task
 from transnormer.train.gradients import Gradients
@@ -63,8 +63,18 @@ class Learner:
 
     def warm_up(self) -> None:
         """Compile what is to be compiled, so that it is not counted as training."""
-        if self._whole:
+        if self._whole is None:
+            return
+        try:
             self._whole.record()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise TransNormerError(
+                f"the step could not be compiled and recorded as a CUDA graph: {first_line}",
+                hint="train.speed=eager, in a new run, makes its steps op by op; see also `transnormer doctor`",
+            ) from error
 
     def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:
         """Steps on these batches, from the step-th on; ends with the first that is not finite, which is not updated.

@@ -65,7 +65,7 @@ class WholeStep:
         self._step.zero_()
         self._place.zero_()
         self._go.fill_(False)
-        self._recorded = capture(self._train, warmup=_WARMUP).replay if self._on_gpu else self._train
+        self._recorded = capture(self._train, warmup=_WARMUP) if self._on_gpu else self._train
         return self._recorded
 
     def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:
@@ -126,7 +126,7 @@ class WholeStep:
             with torch.no_grad(), self._autocast():
                 return compiled()
 
-        self._recorded_scores[split] = static, capture(score).replay if self._on_gpu else score
+        self._recorded_scores[split] = static, capture(score) if self._on_gpu else score
         return self._recorded_scores[split]
 
     def _compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
