@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """The one stream on which a device's graphs are recorded: cuBLAS keeps a workspace for every stream it has seen."""
+    return torch.cuda.Stream(device)
 
 
 def capture(step: Callable[[], T], *, warmup: int = 3) -> Callable[[], T]:
@@ -17,14 +24,14 @@ def capture(step: Callable[[], T], *, warmup: int = 3) -> Callable[[], T]:
     it is recorded: kernels are compiled and workspaces allocated there, so whoever cares about their effects undoes
     them.
     """
-    side = torch.cuda.Stream()
+    side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(warmup):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         result = step()
 
     def replay() -> T:

@@ -1,11 +1,19 @@
-"""The embedding whose gradient is a matrix product is an embedding."""
+"""The embedding whose gradient is a matrix product is an embedding; the other one is a straight line."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
+from transnormer.errors import ConfigError
 from transnormer.models.embedding import lookup
+from transnormer.models.heads import (
+    TransNormerForCausalLM,
+    TransNormerForMaskedLM,
+    TransNormerForSequenceClassification,
+)
+from transnormer.models.presets import preset
 
 
 def test_the_gradient_is_that_of_an_embedding() -> None:
@@ -30,3 +38,21 @@ def test_it_compiles() -> None:
     [ours] = torch.autograd.grad(compiled(), weight)
     [expected] = torch.autograd.grad(F.embedding(ids, weight).square().sum(), weight)
     torch.testing.assert_close(ours, expected)
+
+
+def test_numbers_lie_on_a_line() -> None:
+    """Black is -1, white is +1, and what lies between is in proportion; a learned map of one number, nothing more."""
+    model = TransNormerForSequenceClassification(preset("t2-lra-image", embedding="number"))
+    embed = model.get_input_embeddings()
+    assert sum(parameter.numel() for parameter in embed.parameters()) == 2 * 64
+    ids = torch.tensor([[0, 51, 255]])
+    black, between, white = embed(ids)[0]
+    torch.testing.assert_close(white - black, 2 * embed.weight[:, 0])
+    torch.testing.assert_close(between, 0.8 * black + 0.2 * white)
+    assert model(input_ids=ids).logits.shape == (1, 10)
+
+
+@pytest.mark.parametrize(("head", "size"), [(TransNormerForCausalLM, "tiny"), (TransNormerForMaskedLM, "mlm")])
+def test_a_language_model_needs_a_table(head, size) -> None:
+    with pytest.raises(ConfigError, match="predicts tokens"):
+        head(preset(f"t2-{size}", embedding="number"))

@@ -8,8 +8,9 @@ case is a combination of everything that decides what is compiled, and runs at s
 * float32: every head size that the kernels take in both directions (NormAttention) or with both kinds (DiagAttention),
   and every value of each option;
 * float16, which differs from bfloat16 in the type of its products only: both directions or kinds;
-* lengths below a chunk and of one token, lengths that are whole chunks, value heads of another size than the keys'
-  (one column more, as linear_elu has), blocks that are no power of two.
+* lengths that are whole chunks, which the causal NormAttention compiles without masks: every pair of what is left;
+* lengths below a chunk and of one token, value heads of another size than the keys' (one column more, as linear_elu
+  has), blocks that are no power of two.
 
 `test_covering.py` checks that this is so.
 """
@@ -28,6 +29,7 @@ from covering import covering
 # batch, length, heads. None of what Triton treats as special (1, multiples of 16) is among the lengths, heads and
 # numbers of chunks, so that all share one compilation.
 SHARED = ((2, 257, 2), (1, 450, 3), (2, 900, 2))
+WHOLE, ONE_TOKEN = ((2, 512, 2), (1, 768, 3)), ((2, 1, 2), (1, 1, 3))
 HEAD_SIZES = (16, 32, 64, 96, 128)
 # What the kernels leave to PyTorch in float32 is left out.
 IN_SINGLE = {"d": (16, 32), "block_size": (16, 64)}
@@ -39,7 +41,10 @@ NORM_OPTIONS = {
     "masked": (False, True),
     "carried": (False, True),
     "squared": (False, True),
+    "limited": (False, True),
 }
+WHOLE_OPTIONS = {name: values for name, values in NORM_OPTIONS.items() if name not in ("causal", "masked")}
+WHOLE_OPTIONS |= {"d": (16, 32, 64, 128)}
 DIAG_OPTIONS = {
     "kind": ("softmax", "rela"),
     "d": HEAD_SIZES,
@@ -57,7 +62,10 @@ def single(options: dict[str, tuple]) -> dict[str, tuple]:
 
 @dataclass(frozen=True)
 class Norm:
-    """A way to call norm_attention; `carried`: with a state before it, `squared`: with the sums of squares."""
+    """A way to call norm_attention.
+
+    `carried`: with a state before it, `squared`: with the sums of squares, `limited`: as where many programs wait.
+    """
 
     causal: bool
     d: int
@@ -66,6 +74,7 @@ class Norm:
     masked: bool = False
     carried: bool = False
     squared: bool = False
+    limited: bool = False
     dtype: torch.dtype = torch.bfloat16
     e: int | None = None  # d
     shapes: tuple[tuple[int, int, int], ...] = SHARED
@@ -109,9 +118,10 @@ def _norm_on_a_gpu() -> list[Norm]:
         plain = Norm(causal, 64, many_parts=False)
         # Shorter: longer sums leave the range of float16.
         cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2], many_parts=True)]
-        cases += [replace(plain, shapes=((2, 1, 2), (1, 1, 3)), carried=True, masked=True)]
-        cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, shapes=((2, 512, 2), (1, 768, 3)))]
-        cases += [replace(plain, many_parts=causal, e=65)]
+        cases += [replace(plain, d=d, shapes=ONE_TOKEN, carried=True, masked=True) for d in (64, 128)]
+        cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, many_parts=causal, e=65)]
+    cases += [Norm(**row, causal=True, shapes=WHOLE) for row in covering(WHOLE_OPTIONS, 2)]
+    cases += [replace(plain, shapes=WHOLE), Norm(True, 32, many_parts=True, dtype=torch.float32, shapes=WHOLE)]
     return cases
 
 
@@ -122,8 +132,8 @@ def _diag_on_a_gpu() -> list[Diag]:
     for kind in DIAG_OPTIONS["kind"]:
         plain = Diag(kind, 64, True, 64)
         cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2])]
-    cases += [replace(plain, shapes=((2, 1, 2), (1, 1, 3))), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
-    cases += [replace(plain, shapes=((2, 512, 2), (1, 768, 3))), replace(plain, block_size=48, causal=False)]
+    cases += [replace(plain, shapes=ONE_TOKEN), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
+    cases += [replace(plain, shapes=WHOLE), replace(plain, block_size=48, causal=False)]
     return cases
 
 
@@ -142,8 +152,11 @@ NORM_INTERPRETED = [
         (1, 16, 16, "1+elu", True, False, True),
         (5, 16, 16, "elu", True, True, False),
         (130, 24, 16, "1+elu", True, True, True),
-        (70, 16, 17, "identity", True, False, False),
+        (128, 16, 17, "identity", True, False, False),
         (70, 80, 16, "1+elu", True, True, True),
+        (128, 16, 16, "1+elu", True, False, True),
+        (256, 16, 128, "elu", True, False, False),
+        (300, 80, 16, "1+elu", True, False, True),
         (70, 16, 16, "1+elu", False, True, True),
         (130, 24, 16, "elu", False, False, False),
     )

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_cases import check_kernel, passes_in_the_interpreter
+from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter, relative
 from kernel_choices import (
     DIAG_INTERPRETED,
     DIAG_ON_A_GPU,
@@ -77,8 +77,8 @@ def test_norm_attention(case, monkeypatch):
     from transnormer.ops.norm_attention import kernel
 
     # At most a dozen programs, so that parts are more than a chunk long.
-    monkeypatch.setattr(kernel, "_ENOUGH", 10**9 if case.many_parts else 1)
-    monkeypatch.setattr(kernel, "_FULL", 12)
+    monkeypatch.setattr(kernel, "_wanted_parts", lambda pairs, _: -(-12 // pairs) if case.many_parts else 1)
+    monkeypatch.setattr(kernel, "_AT_ONCE", 0 if case.limited else 10**9)
     d, e = case.d, case.e or case.d
     for batch, length, heads in case.shapes:
         inputs = tensors(*[(batch, length, heads, size) for size in (d, d, e)], dtype=case.dtype)
@@ -97,6 +97,32 @@ def test_norm_attention(case, monkeypatch):
             as_used(partial(call, with_squares(norm_attention_reference, case)), case, **options),
             inputs,
         )
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "heads", "d", "part"),
+    [
+        (64, 512, 8, 64, 512),
+        (16, 2048, 8, 64, 2048),
+        (4, 8192, 8, 64, 1024),
+        (1, 32768, 8, 64, 1024),
+        (16, 1024, 2, 32, 128),
+        (4, 8192, 16, 128, 1024),
+        (1, 1000, 3, 96, 128),
+        (2, 70, 2, 128, 128),
+    ],
+)
+def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
+    """Into parts that are whole chunks of either direction, as many of the one as of the other."""
+    from transnormer.ops.norm_attention.kernel import _Plan
+
+    q = torch.empty((batch, length, heads, d), device="meta")
+    plan = _Plan(q, q, None, True, 0)
+    assert plan.part == part
+    for chunk in (plan.chunk, plan.forward_chunk):
+        _, chunks, chunks_per_part = plan.walk(chunk)
+        assert chunks_per_part * chunk == part
+        assert -(-chunks // chunks_per_part) == plan.parts == -(-length // part)
 
 
 @here
@@ -123,6 +149,19 @@ def test_rms_norm(shape, gain, dtype):
 
 
 @here
+@pytest.mark.parametrize("gain", [True, False])
+def test_rms_norm_rounds_to_another_dtype(gain):
+    """float32 rows in front of a product in half precision: rounded once; the gradient is float32 as its input."""
+    rounded = torch.float16 if INTERPRETED else torch.bfloat16  # the interpreter cuts bfloat16 off
+    inputs = tensors((70, 48), *([(48,)] if gain else []), dtype=torch.float32)
+    ours = outputs_and_gradients(partial(rms_norm, backend="triton", dtype=rounded), inputs, seed=1)
+    exact = outputs_and_gradients(rms_norm_reference, [x.double() for x in inputs], seed=1)
+    assert [x.dtype for x in ours] == [rounded, *[torch.float32] * len(inputs)]
+    for found, expected in zip(ours, exact, strict=True):
+        assert relative(found.double() - expected, expected) < torch.finfo(rounded).eps
+
+
+@here
 def test_strided_views_need_no_copies():
     """q, k and v as views of one joined projection, and heads before time, give what contiguous tensors give."""
     (joined,) = tensors((2, 70, 3, 2, 16), dtype=torch.float32)
@@ -133,6 +172,14 @@ def test_strided_views_need_no_copies():
         expected = op(*copies, backend="triton")
         assert torch.equal(op(*views, backend="triton"), expected)
         assert torch.equal(op(*turned, backend="triton"), expected)
+
+
+def test_rows_beyond_32_bits_are_copied():
+    from transnormer.ops.norm_attention.kernel import _reachable
+
+    near, far = (torch.empty_strided((2, 64, 1, 16), (16, row, 16, 1), device="meta") for row in (32, 2**24))
+    assert _reachable(near) is near
+    assert _reachable(far).is_contiguous()
 
 
 @here

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from transnormer.errors import ConfigError
+from transnormer.models.layers import SimpleRMSNorm
 from transnormer.ops import rms_norm
 from transnormer.ops.rms_norm.reference import rms_norm_reference
 
@@ -31,6 +32,44 @@ def test_a_row_of_zeros_stays_finite():
     rms_norm(x).sum().backward()
     assert rms_norm(x).eq(0).all()
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_compiled_norm_is_the_same_function(dtype):
+    """Its backward is written by hand, from the result instead of the input."""
+    x = torch.randn(6, 40, dtype=dtype, requires_grad=True)
+    x.data[0] = 0  # eps counts
+    upstream = torch.randn(6, 40, dtype=dtype)
+    compiled = torch.compile(lambda x: rms_norm(x, eps=1e-3), backend="aot_eager", fullgraph=True)
+    (expected,) = torch.autograd.grad(rms_norm(x, eps=1e-3), x, upstream)
+    (found,) = torch.autograd.grad(compiled(x), x, upstream)
+    torch.testing.assert_close(compiled(x), rms_norm(x, eps=1e-3))
+    torch.testing.assert_close(found, expected)
+
+
+def test_in_front_of_a_product_nothing_wide_is_kept():
+    """A compiled norm and projection under autocast keep the rounded rows, not the float32 ones they came from."""
+    kept = []
+
+    def keep(x):
+        kept.append(x)
+        return x
+
+    norm, projection = SimpleRMSNorm(before_product=True), torch.nn.Linear(32, 32)
+
+    @torch.compile(fullgraph=True, backend="inductor")
+    def layer(x):
+        return projection(norm(x))
+
+    x = torch.randn(64, 32, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, keep):
+        y = layer(x * 1)
+    shapes = {(tuple(tensor.shape), tensor.dtype) for tensor in kept}
+    assert ((64, 32), torch.bfloat16) in shapes
+    assert ((64, 32), torch.float32) not in shapes
+    (found,) = torch.autograd.grad(y.float().square().sum(), x)
+    (expected,) = torch.autograd.grad(projection(rms_norm(x)).square().sum(), x)
+    assert (found - expected).norm() < 0.02 * expected.norm()
 
 
 def test_wrong_gain_is_an_error():

@@ -157,6 +157,17 @@ def test_positions_that_are_too_few_are_refused(lra_store: Stores):
         build(lra_store, "lra/listops", model__max_position_embeddings=100).build_model()
 
 
+def test_pixels_as_numbers(lra_store: Stores):
+    """Scaled by the largest pixel, not by the room in Skyformer's table of 512; bytes are no amounts."""
+    arena = build(lra_store, "lra/pathfinder", model__embedding="number")
+    model = arena.build_model()
+    assert model.config.vocab_size == 256
+    arena.loss_sum(model, arena.train_batch([0, 1])).backward()
+    assert model.get_input_embeddings().weight.grad.any()
+    with pytest.raises(ConfigError, match="lra/text are not amounts"):
+        build(lra_store, "lra/text", model__embedding="number").build_model()
+
+
 def test_larger_pathfinders_take_more_positions(tmp_path: Path):
     store = prepare("lra/pathfinder", tmp_path / "store", limit=2, size=64, processes=1)
     arena = LongRangeArena(lra_config("lra/pathfinder", store))

@@ -33,6 +33,13 @@ class ModelSection(Section):
     mixer_options: dict[str, dict[str, str | int | float | bool | None]] | None = Field(
         default=None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
     )
+    norm: Literal["rms", "layer", "scale"] | None = Field(
+        default=None, description="norm of the sublayers; the one inside NormAttention is mixer_options.norm.xnorm"
+    )
+    embedding: Literal["table", "number"] | None = Field(
+        default=None, description="of ids: a table, or a linear map of the id as a number (pixels)"
+    )
+    scale_embedding: bool | None = Field(default=None, description="multiply token embeddings by sqrt(hidden_size)")
     position: Literal["none", "rope", "lrpe"] | None = Field(
         default=None, description="rotation inside attention; 'none' is the paper-literal form"
     )

@@ -19,7 +19,7 @@ from transnormer.mixers.packing import Packing
 from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
-from transnormer.models.embedding import TokenEmbedding
+from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
 from transnormer.models.layers import Layer, ScaleNorm, build_norm
 
 
@@ -57,7 +57,11 @@ class TransNormerModel(TransNormerPreTrainedModel):
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)
         assert config.mixers is not None
-        self.embed_tokens: nn.Embedding = TokenEmbedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens: nn.Module
+        if config.embedding == "number":
+            self.embed_tokens = NumberEmbedding(config.vocab_size - 1, config.hidden_size)
+        else:
+            self.embed_tokens = TokenEmbedding(config.vocab_size, config.hidden_size)
         if config.position_embedding == "learned":
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         if config.norm_embedding:
@@ -149,7 +153,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
     def _embed(self, x: Tensor, positions: Tensor, past: int) -> Tensor:
         """Add what the embedding knows about positions [T] or [B, T] to x [B, T, hidden_size]."""
         config = self.config
-        if config.scale_embedding:
+        if config.scale_embedding and config.embedding == "table":
             x = x * config.hidden_size**0.5
         if config.position_embedding == "sinusoidal":
             x = x + sinusoidal_embedding(positions, config.hidden_size, x.dtype)
@@ -168,7 +172,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
 

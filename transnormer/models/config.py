@@ -16,6 +16,7 @@ _CHOICES = {
     "hidden_act": ("silu", "relu", "gelu"),
     "norm": ("rms", "layer", "scale"),
     "final_norm": ("rms", "layer", "scale", "none"),
+    "embedding": ("table", "number"),
     "position": ROTATIONS,
     "position_embedding": ("none", "sinusoidal", "learned"),
     "init_scheme": ("xavier", "normal"),
@@ -54,6 +55,8 @@ class TransNormerConfig(PreTrainedConfig):
     final_norm: str | None = None
     # A LayerNorm right after the embedding, as RoBERTa has it.
     norm_embedding: bool = False
+    # A `table` with a row for every id, or one linear map of the id as a `number` from 0 to vocab_size - 1: for pixels.
+    embedding: str = "table"
     scale_embedding: bool = True
     dropout: float = 0.1
     attention_dropout: float = 0.0

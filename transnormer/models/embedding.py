@@ -1,4 +1,4 @@
-"""Token embeddings whose gradient, for a small vocabulary on a GPU, is a matrix product.
+"""What makes vectors of ids: a linear map, or a table whose gradient, if it is small and on a GPU, is a matrix product.
 
 Bytes, pixels and operators are few, so every row of the table receives the gradients of thousands of tokens. Added one
 by one they wait for each other (a fifth of the step of a small model on images, which are mostly black); one product
@@ -14,6 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LARGEST_SMALL_VOCABULARY = 512
+
+
+class NumberEmbedding(nn.Linear):
+    """Ids that are amounts, such as the brightness of a pixel: one linear map of the number, scaled to [-1, 1]."""
+
+    def __init__(self, largest: int, size: int) -> None:
+        super().__init__(1, size)
+        self.largest = largest
+
+    def forward(self, input: Tensor) -> Tensor:
+        numbers = input.unsqueeze(-1).to(self.weight.dtype) * (2 / self.largest) - 1
+        return super().forward(numbers)
 
 
 class TokenEmbedding(nn.Embedding):

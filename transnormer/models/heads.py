@@ -24,6 +24,13 @@ from transnormer.models.config import TransNormerConfig
 from transnormer.ops import linear_cross_entropy
 
 
+def _require_table(config: TransNormerConfig) -> None:
+    if config.embedding != "table":
+        raise ConfigError(
+            f"a language model predicts tokens, embedding: {config.embedding} has none", "set it to table"
+        )
+
+
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
     """Predicts the next token; generates with a state that does not grow with the text."""
 
@@ -33,6 +40,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
         super().__init__(config)
         if not config.causal:
             raise ConfigError("TransNormerForCausalLM needs a causal model", "set causal=True")
+        _require_table(config)
         self.model = TransNormerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
@@ -118,6 +126,7 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         super().__init__(config)
         if config.causal:
             raise ConfigError("TransNormerForMaskedLM needs a bidirectional model", "set causal=False")
+        _require_table(config)
         self.model = TransNormerModel(config)
         self.lm_head = MaskedLMHead(config)
         self.post_init()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,16 +10,24 @@ from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.linear import should_join
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
-from transnormer.ops import rms_norm
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
+from transnormer.ops import glu, rms_norm
+from transnormer.ops.glu import ACTIVATIONS
+from transnormer.ops.launch import matmul_dtype
 
 
 class SimpleRMSNorm(nn.Module):
-    """RMSNorm over the width without gain or bias: the norm of TransNormer's layers."""
+    """RMSNorm over the width without gain or bias: the norm of TransNormer's layers.
+
+    In front of a matrix product (`before_product`) it rounds to the dtype that autocast would round to there: what the
+    backward keeps is then bfloat16, not a copy of the float32 residual stream.
+    """
+
+    def __init__(self, *, before_product: bool = False) -> None:
+        super().__init__()
+        self.before_product = before_product
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x)
+        return rms_norm(x, dtype=matmul_dtype(x) if self.before_product else None)
 
 
 class ScaleNorm(nn.Module):
@@ -39,11 +45,13 @@ class ScaleNorm(nn.Module):
         return (rms_norm(x, eps=1e-5) * self.gain).to(x.dtype)
 
 
-def build_norm(kind: str, hidden_size: int) -> nn.Module:
-    """A norm over the width by its name in the config."""
+def build_norm(kind: str, hidden_size: int, *, before_product: bool = False) -> nn.Module:
+    """A norm over the width by its name in the config; `before_product`: its result goes into matrix products only."""
     if kind == "layer":
         return nn.LayerNorm(hidden_size)
-    return {"rms": SimpleRMSNorm, "scale": ScaleNorm, "none": nn.Identity}[kind]()
+    if kind == "rms":
+        return SimpleRMSNorm(before_product=before_product)
+    return {"scale": ScaleNorm, "none": nn.Identity}[kind]()
 
 
 class GLU(nn.Module):
@@ -54,12 +62,12 @@ class GLU(nn.Module):
         self.gate_proj = nn.Linear(hidden_size, intermediate_size)
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.down_proj = nn.Linear(intermediate_size, hidden_size)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         if should_join(x, self.gate_proj, self.up_proj, self.down_proj):
             return self.in_two_products(x)
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(ACTIVATIONS[self.activation](self.gate_proj(x)) * self.up_proj(x))
 
     def in_two_products(self, x: Tensor) -> Tensor:
         """The same for tensor cores: gate and up in one matrix product, at a width they can work with.
@@ -72,8 +80,8 @@ class GLU(nn.Module):
         first = (self.gate_proj, self.up_proj)
         weight = torch.cat([F.pad(layer.weight, (0, 0, 0, missing)) for layer in first])
         bias = torch.cat([F.pad(layer.bias, (0, missing)) for layer in first])
-        gate, up = F.linear(x, weight, bias).chunk(2, dim=-1)
-        return F.linear(self.activation(gate) * up, F.pad(self.down_proj.weight, (0, missing)), self.down_proj.bias)
+        y = glu(x, weight, bias, F.pad(self.down_proj.weight, (0, missing)), activation=self.activation)
+        return y + self.down_proj.bias.to(y.dtype)
 
 
 class FFN(nn.Module):
@@ -102,14 +110,14 @@ class Layer(nn.Module):
             max_length=config.max_position_embeddings,
             **config.options_of(mixer),
         )
-        self.mixer_norm = build_norm(config.norm, config.hidden_size)
+        self.mixer_norm = build_norm(config.norm, config.hidden_size, before_product=config.norm_first)
         # Methods such as FLASH replace attention and feed-forward at once.
         self.feed_forward: nn.Module | None = None
         if self.mixer.traits.needs_ffn:
             assert config.intermediate_size is not None
             kind = GLU if config.feed_forward == "glu" else FFN
             self.feed_forward = kind(config.hidden_size, config.intermediate_size, config.hidden_act)
-            self.feed_forward_norm = build_norm(config.norm, config.hidden_size)
+            self.feed_forward_norm = build_norm(config.norm, config.hidden_size, before_product=config.norm_first)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first
 

@@ -36,7 +36,7 @@ def too_large_in_float32(*tensors: Tensor | None, rows: int = 64) -> str | None:
     Exact float32 products are unrolled into single operations: larger tiles spill kilobytes a thread and take minutes
     to compile (Triton 3.6, sm_90).
     """
-    widths = [x.shape[-1] for x in tensors if x is not None and _computed_dtype(x) == torch.float32]
+    widths = [x.shape[-1] for x in tensors if x is not None and matmul_dtype(x) == torch.float32]
     if interpreting() or not widths or (max(widths) <= _FLOAT32_WIDTH and rows <= _FLOAT32_ROWS):
         return None
     return f"float32 tiles of {rows} x {max(widths)} are too large for registers; use bfloat16 or autocast"
@@ -59,10 +59,11 @@ def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
 
 def in_autocast_dtype(x: Tensor) -> Tensor:
     """Under autocast a kernel computes in the dtype that a matrix product would take."""
-    return x.to(_computed_dtype(x))
+    return x.to(matmul_dtype(x))
 
 
-def _computed_dtype(x: Tensor) -> torch.dtype:
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that a matrix product would take `x` in: autocast's where it is on."""
     if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

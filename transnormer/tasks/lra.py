@@ -104,6 +104,12 @@ class LongRangeArena(Task):
             )
         # A preset of Skyformer's size has a little room to spare in both tables; one made for text may have too little.
         fields["vocab_size"] = max(size.vocab_size, self.store.vocab_size)
+        if size.embedding == "number":
+            if self.spec.padded:
+                raise ConfigError(
+                    f"model.embedding: number: the tokens of {self.name} are not amounts", hint="use table, its default"
+                )
+            fields["vocab_size"] = self.store.vocab_size
         fields["max_position_embeddings"] = max(size.max_position_embeddings, positions)
         return preset(section.preset, **fields)
 

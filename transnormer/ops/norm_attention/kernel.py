@@ -34,10 +34,11 @@ from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, part_sums, sc
 
 MAX_HEAD_DIM = 128
 _WIDEST_PIECE = 64
-# Four programs on each of an H200's 132 multiprocessors fill it; from half of that on, cutting time costs more than
-# it brings (measured at 128, 256 and 512 pairs of batch and head).
-_FULL = 512
-_ENOUGH = 256
+_LONGEST_CHUNK = 128
+# What the forward of wide heads takes with it, in bytes; an H100 has more, an A100 less.
+_SHARED_BY_LONGEST = 200 * 1024
+# Two programs on each of an H200's 132 multiprocessors: as many as it has registers for.
+_AT_ONCE = 264
 
 
 def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **_: Any) -> str | None:
@@ -45,49 +46,82 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
     return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v)
 
 
+def _wanted_parts(pairs: int, narrow_walk: bool) -> int:
+    """Into how many parts time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
+
+    A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
+    have one, because a cut costs another pass over k and v. Wider heads and bidirectional sums take twice as many.
+    """
+    enough, full = (96, 256) if narrow_walk else (256, 512)
+    return 1 if pairs >= enough else triton.cdiv(full, pairs)
+
+
 class _Plan:
     """How one call is cut into chunks, parts and programs."""
 
-    def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, phi: int) -> None:
+    def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
-        self.chunk = min(64, power_of_two(self.length))
-        self.chunks = triton.cdiv(self.length, self.chunk)
-        pairs = self.batch * self.heads
-        parts = 1 if pairs >= _ENOUGH else min(self.chunks, triton.cdiv(_FULL, pairs))
-        self.chunks_per_part = triton.cdiv(self.chunks, parts)
-        self.parts = triton.cdiv(self.chunks, self.chunks_per_part)
         self.wide = max(self.bd, self.be) > _WIDEST_PIECE
+        self.chunk = min(64, power_of_two(self.length))
+        # Both directions share the borders of the parts: a part is a whole number of either's chunks.
+        longest = _LONGEST_CHUNK if causal and self.wide and _has_shared_memory(q.device) else 64
+        self.forward_chunk = min(longest, power_of_two(self.length))
+        chunks = triton.cdiv(self.length, self.forward_chunk)
+        parts = min(chunks, _wanted_parts(self.batch * self.heads, causal and not self.wide))
+        self.part = triton.cdiv(chunks, parts) * self.forward_chunk
+        self.parts = triton.cdiv(self.length, self.part)
+        self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
-        self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "C": self.chunk, "PHI": phi}
-        self.sizes |= {"HAS_MASK": mask is not None, "num_stages": 2}
-        self.tiles = {**self.sizes, "BD": self.bd, "BE": self.be, "num_warps": 8 if self.wide else 4}
-        self.walk = (self.length, self.chunks, self.chunks_per_part)
+        self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
+        self.tiles = {**self.sizes, "C": self.chunk, "BD": self.bd, "BE": self.be}
+        # Three stages load a chunk during the one before it, two wait for it: 110 and 134 us backward, 64 texts of 512.
+        self.tiles |= {"num_warps": 8 if self.wide else 4, "num_stages": 3}
         self.last = (self.mask_stride, self.heads, self.parts)
 
+    def walk(self, chunk: int) -> tuple[int, int, int]:
+        """What a walk in such chunks is told: the length, how many chunks that is, and how many are a part."""
+        return self.length, triton.cdiv(self.length, chunk), self.part // chunk
+
+    def whole(self, chunk: int) -> bool:
+        """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
+        return not self.masked and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
+
+    def forward_tiles(self) -> dict[str, Any]:
+        """How the causal forward is compiled."""
+        tiles = {**self.tiles, "C": self.forward_chunk, "WHOLE": self.whole(self.forward_chunk)}
+        if self.wide:  # three stages of 128 rows would not fit
+            return tiles | {"num_stages": 2}
+        # With few registers a third program shares a multiprocessor; where none is left it would only slow the others.
+        waiting = self.parts * self.batch * self.heads > _AT_ONCE
+        return tiles | ({"maxnreg": 168} if waiting else {})
+
     def pieces(self, columns: int) -> dict[str, int]:
-        """How the columns of a result are shared out among programs."""
+        """How the columns of a gradient of wide heads are shared out among programs."""
         piece = min(columns, _WIDEST_PIECE)
-        return {"PIECE": piece, "PIECES": columns // piece, "num_warps": 4}
+        return {"C": self.chunk, "PIECE": piece, "PIECES": columns // piece, "num_warps": 4, "num_stages": 2}
 
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
         return self.parts, self.batch, self.heads * pieces
+
+    def grid_of_chunks(self) -> tuple[int, int, int]:
+        return triton.cdiv(self.length, self.chunk), self.batch, self.heads
 
     def states(self, like: Tensor, count: int) -> Tensor:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
 
-    def squares(self, like: Tensor, pieces: int) -> Tensor:
-        """Room for sums of squares [B, H, pieces, T]: a program writes those of its rows side by side."""
-        return torch.empty((self.batch, self.heads, pieces, self.length), dtype=torch.float32, device=like.device)
+    def squares(self, like: Tensor) -> Tensor:
+        """Room for sums of squares [B, H, T]: a program writes those of its rows side by side."""
+        return torch.empty((self.batch, self.heads, self.length), dtype=torch.float32, device=like.device)
 
-    def sums(self, x: Tensor, y: Tensor, mask: Tensor | None, squared: _Squared) -> Tensor:
+    def sums(self, x: Tensor, y: Tensor, mask: Tensor | None, squared: _Squared, backward: bool) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
         sums = self.states(x, self.parts)
         part_sums[self.grid()](
-            x, y, sums, *squared.tensors, mask, *self.walk, *_strides(x, y), *squared.strides, *self.last,
-            **self.tiles, SQUARED=squared.used,
+            x, y, sums, *squared.tensors, mask, *self.walk(self.chunk), *_strides(x, y), *squared.strides, *self.last,
+            **self.tiles, SQUARED=squared.used, WHOLE=self.whole(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
 
@@ -102,7 +136,7 @@ class _Plan:
             return borders  # the walk itself writes the other border
         size, block = self.d * self.e, 1024
         scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared), start, borders, self.parts, size, start is None, backward, block
+            self.sums(x, y, mask, squared, backward), start, borders, self.parts, size, start is None, backward, block
         )
         return borders
 
@@ -119,6 +153,19 @@ class _Squared:
 _NOT_SQUARED = _Squared(None, None)
 
 
+def _has_shared_memory(device: torch.device) -> bool:
+    """Whether a program may take as much of it as the longest chunk needs; the interpreter has no limit."""
+    if device.type != "cuda":
+        return True
+    available: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return available >= _SHARED_BY_LONGEST
+
+
+def _reachable(x: Tensor) -> Tensor:
+    """With a last stride of one, and rows so near that offsets inside a chunk have 32 bits."""
+    return unit_stride(x) if x.stride(1) * _LONGEST_CHUNK < 2**31 else x.contiguous()
+
+
 def _strides(*tensors: Tensor) -> list[int]:
     return [stride for x in tensors for stride in x.stride()[:3]]
 
@@ -128,44 +175,39 @@ def _op(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
-    plan = _Plan(q, v, mask, phi)
+    plan = _Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    pieces = plan.pieces(plan.be)
-    squares = plan.squares(q, pieces["PIECES"] if causal else 1) if squared else None
+    squares = plan.squares(q) if squared else None
     if not causal:
-        total = plan.sums(k, v, mask, _NOT_SQUARED).sum(dim=2, keepdim=True)
+        total = plan.sums(k, v, mask, _NOT_SQUARED, backward=False).sum(dim=2, keepdim=True)
         if state is not None:
             total += state.unsqueeze(2)
-        full_forward[(plan.chunks, plan.batch, plan.heads)](
+        full_forward[plan.grid_of_chunks()](
             q, total, out, squares, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles,
             SQUARED=squared,
         )  # fmt: skip
-        return out, total, _over_pieces(squares, q)
+        return out, total, _by_time(squares, q)
     borders = plan.borders(k, v, mask, state, _NOT_SQUARED, backward=False)
-    # Capped registers let four programs share a multiprocessor instead of two, at the cost of an 8-byte spill.
-    capped = {} if plan.wide else {"maxnreg": 128}
-    causal_forward[plan.grid(pieces["PIECES"])](
-        q, k, v, out, squares, borders, mask, *plan.walk, *_strides(q, k, v, out), *plan.last, **plan.sizes, **pieces,
-        **capped, BD=plan.bd, STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1,
+    causal_forward[plan.grid()](
+        q, k, v, out, squares, borders, mask, *plan.walk(plan.forward_chunk), *_strides(q, k, v, out), *plan.last,
+        **plan.forward_tiles(), STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1,
         SQUARED=squared,
     )  # fmt: skip
-    return out, borders, _over_pieces(squares, q)
+    return out, borders, _by_time(squares, q)
 
 
-def _over_pieces(squares: Tensor | None, like: Tensor) -> Tensor:
-    """[B, H, pieces, T] -> [B, T, H]; empty where nobody asked for it, because an op returns tensors only."""
-    if squares is None:
-        return torch.empty(0, dtype=torch.float32, device=like.device)
-    return (squares.squeeze(2) if squares.shape[2] == 1 else squares.sum(dim=2)).mT
+def _by_time(squares: Tensor | None, like: Tensor) -> Tensor:
+    """[B, H, T] -> [B, T, H]; empty where nobody asked for it, because an op returns tensors only."""
+    return torch.empty(0, dtype=torch.float32, device=like.device) if squares is None else squares.mT
 
 
 @_op.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    plan = _Plan(q, v, mask, phi)
+    plan = _Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    squares = _over_pieces(plan.squares(q, 1) if squared else None, q)
+    squares = _by_time(plan.squares(q) if squared else None, q)
     return out, plan.states(q, plan.parts + 1 if causal else 1), squares
 
 
@@ -185,16 +227,16 @@ def _backward_op(
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
-    plan = _Plan(q, v, mask, phi)
-    do = unit_stride(do)
+    plan = _Plan(q, v, mask, causal, phi)
+    do = _reachable(do)
     squared = _Squared(out, dsquares)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if not causal:
-        dtotal = plan.sums(q, do, mask, squared).sum(dim=2, keepdim=True)
+        dtotal = plan.sums(q, do, mask, squared, backward=True).sum(dim=2, keepdim=True)
         if dfinal is not None:
             dtotal += dfinal.unsqueeze(2)
-        full_backward[(plan.chunks, plan.batch, plan.heads)](
+        full_backward[plan.grid_of_chunks()](
             q, k, v, do, dq, dk, dv, borders, dtotal, *squared.tensors, mask, plan.length,
             *_strides(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
             SQUARED=squared.used,
@@ -202,26 +244,26 @@ def _backward_op(
         return dq, dk, dv, dtotal
 
     dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
-    one_part = plan.parts == 1
+    walk, one_part = plan.walk(plan.chunk), plan.parts == 1
     ends_at_zero = one_part and dfinal is None
     if not plan.wide:
         causal_backward[plan.grid()](
-            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *plan.walk,
+            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *walk,
             *_strides(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero,
-            WRITES_START=one_part, SQUARED=squared.used,
+            WRITES_START=one_part, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return dq, dk, dv, dborders
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
-        q, k, v, do, dq, borders, *squared.tensors, mask, *plan.walk, *_strides(q, k, v, do, dq), *squared.strides,
+        q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *_strides(q, k, v, do, dq), *squared.strides,
         *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=one_part and not carried, SQUARED=squared.used,
     )  # fmt: skip
     causal_dk[plan.grid(by_d["PIECES"])](
-        q, k, v, do, dk, dborders, *squared.tensors, mask, *plan.walk, *_strides(q, k, v, do, dk), *squared.strides,
+        q, k, v, do, dk, dborders, *squared.tensors, mask, *walk, *_strides(q, k, v, do, dk), *squared.strides,
         *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero, SQUARED=squared.used,
     )  # fmt: skip
     causal_dv[plan.grid(by_e["PIECES"])](
-        q, k, do, dv, dborders, *squared.tensors, mask, *plan.walk, *_strides(q, k, do, dv), *squared.strides,
+        q, k, do, dv, dborders, *squared.tensors, mask, *walk, *_strides(q, k, do, dv), *squared.strides,
         *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
         SQUARED=squared.used,
     )  # fmt: skip
@@ -284,7 +326,7 @@ def norm_attention(
     square_sums: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there."""
-    q, k, v = (unit_stride(in_autocast_dtype(x)) for x in (q, k, v))
+    q, k, v = (_reachable(in_autocast_dtype(x)) for x in (q, k, v))
     state = None if state is None else state.contiguous()
     out, borders, squares = _op(q, k, v, as_mask_bytes(mask), state, causal, PHI_CODES[feature_map], square_sums)
     return out, borders[:, :, -1], squares

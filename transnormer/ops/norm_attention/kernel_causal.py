@@ -1,7 +1,8 @@
 """Causal NormAttention on the GPU: a walk over the chunks of a part with the state in registers.
 
-Results that live in registers are never transposed (Triton 3.4 to 3.7.0 miscompiles that on Hopper): where a product
-needs Sᵀ or dSᵀ, the transpose is accumulated as a state of its own.
+Triton 3.4 to 3.7.0 miscompiles some products with the transpose of a result that lives in registers on Hopper. What is
+transposed here is a state that an earlier turn finished, which goes through shared memory; anything else that is needed
+both ways is computed both ways. Every combination of options counts only once its gradients were checked on a GPU.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from transnormer.ops.norm_attention.kernel_tiles import (
     chunk_rows,
     keep,
     load_gradient,
+    load_gradient_tile,
     load_rows,
     load_state,
+    load_tile,
+    operand,
     phi,
     phi_slope,
+    product,
     store_rows,
     store_squares,
     store_state,
+    store_tile,
+    tile_offsets,
 )
 
 
@@ -27,38 +34,50 @@ from transnormer.ops.norm_attention.kernel_tiles import (
 def causal_forward(
     Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_part,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
-    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
-    SQUARED: tl.constexpr,
+    SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S; a program does PIECE of the E columns."""
+    """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    squares = SQUARES + (batch * H * PIECES + head) * T if SQUARED else SQUARES
-    e = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
-    head = head // PIECES
-    d = tl.arange(0, BD)
-    local = tl.arange(0, C)
+    d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
+    half: tl.constexpr = Q.dtype.element_ty
+    squares = SQUARES + (batch * H + head) * T if SQUARED else SQUARES
     bounds = BOUNDS + ((batch * H + head) * (P + 1) + part) * D * E
+    # The transpose is vᵀφ(k): v comes as it was loaded, φ(k) is laid out once. A fifth fewer instructions than φ(k)ᵀv.
     if STARTS_AT_ZERO:
-        state = tl.zeros((BD, PIECE), tl.float32)
+        state_t = tl.zeros((BE, BD), tl.float32)
     else:
-        state = load_state(bounds, d[:, None], e[None, :], D, E)
-    for chunk in range(part * chunks_per_part, min((part + 1) * chunks_per_part, chunks)):
+        state_t = load_state(bounds, d[None, :], e[:, None], D, E)
+    ready_t = operand(state_t, half, C)
+    first = part * chunks_per_part
+    row = (first * C).to(tl.int64)
+    q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
+    v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
+    q_base, k_base = Q + batch * q_b + head * q_h + row * q_t, K + batch * k_b + head * k_h + row * k_t
+    v_base, o_base = V + batch * v_b + head * v_h + row * v_t, O + batch * o_b + head * o_h + row * o_t
+    for chunk in range(first, min((part + 1) * chunks_per_part, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-        q = phi(load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D), d, PHI, D, D < BD)
-        k = phi(load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D), d, PHI, D, D < BD)
-        k = keep(k, real, True)
-        v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
+        q = phi(load_tile(q_base, q_at, d, inside, D, WHOLE, "evict_first"), d, PHI, D, D < BD)
+        k = phi(load_tile(k_base, k_at, d, inside, D, WHOLE, ""), d, PHI, D, D < BD)
+        k = keep(k, real, not WHOLE)
+        v = load_tile(v_base, v_at, e, inside, E, WHOLE, "")
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        out = product(q, tl.trans(ready_t))
         scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
-        out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
-        out = tl.dot(scores.to(v.dtype), v, out, input_precision="ieee")
+        out = product(operand(scores, half, C), v, out)
         out = keep(out, real, HAS_MASK)
-        store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+        store_tile(o_base, o_at, e, inside, E, out, WHOLE)
         store_squares(squares, rows, inside, out, SQUARED)
-        state = tl.dot(tl.trans(k), v, state, input_precision="ieee")
+        state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
+        # Rounded in the turn that made it: a product in flight over the end of a turn makes all of them run one by one.
+        ready_t = operand(state_t, half, C)
+        q_base += C * q_t
+        k_base += C * k_t
+        v_base += C * v_t
+        o_base += C * o_t
     if WRITES_END:
-        store_state(bounds + D * E, d, e, D, E, state)
+        store_state(bounds + D * E, d[None, :], e[:, None], D, E, state_t)
 
 
 @triton.jit
@@ -68,59 +87,67 @@ def causal_backward(
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    SQUARED: tl.constexpr,
+    SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    d, e = tl.arange(0, BD), tl.arange(0, BE)
-    local = tl.arange(0, C)
+    d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
+    half: tl.constexpr = Q.dtype.element_ty
     end = ((batch * H + head) * (P + 1) + part + 1) * D * E
-    state_t = load_state(BOUNDS + end, d[None, :], e[:, None], D, E)  # [E, D]
+    minus_t = -load_state(BOUNDS + end, d[None, :], e[:, None], D, E)  # [E, D], what is left of -S
     if ENDS_AT_ZERO:
-        dstate = tl.zeros((BD, BE), tl.float32)
         dstate_t = tl.zeros((BE, BD), tl.float32)
     else:
-        dstate = load_state(DBOUNDS + end, d[:, None], e[None, :], D, E)
         dstate_t = load_state(DBOUNDS + end, d[None, :], e[:, None], D, E)
+    dready_t = operand(dstate_t, half, C)
+    q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
+    v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
+    dq_at, dv_at, out_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t), tile_offsets(local, e, H * E)
+    out_head = OUT + (batch * T * H + head) * E if SQUARED else OUT
+    dsquares_head = DSQUARES + batch * s_b + head * s_h if SQUARED else DSQUARES
+    earlier = local[:, None] >= local[None, :]  # queries down, keys across
+    later = local[None, :] >= local[:, None]  # keys down, queries across
     first = part * chunks_per_part
     last = min((part + 1) * chunks_per_part, chunks) - 1
     for step in range(last - first + 1):
-        rows, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
-        q_raw = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
-        k_raw = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
-        q, k = keep(phi(q_raw, d, PHI, D, D < BD), real, True), keep(phi(k_raw, d, PHI, D, D < BD), real, True)
-        v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = load_gradient(
-            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
-        )
+        row = ((last - step) * C).to(tl.int64)
+        _, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
+        q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, WHOLE, "")
+        k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, WHOLE, "")
+        v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, WHOLE, "")
+        do = load_gradient_tile(
+            DO + batch * o_b + head * o_h, out_head, dsquares_head, row, o_at, out_at, local, e, inside, o_t, s_t, H,
+            E, SQUARED, WHOLE,
+        )  # fmt: skip
         do = keep(do, real, HAS_MASK)
-        earlier = local[:, None] >= local[None, :]  # queries down, keys across
-        later = local[None, :] >= local[:, None]  # keys down, queries across
+        q = keep(phi(q_raw, d, PHI, D, D < BD), real, not WHOLE)
+        k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
+        dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
-        state_t = tl.dot(tl.trans(v), -k, state_t, input_precision="ieee")
+        minus_t = tl.dot(tl.trans(v), k, minus_t, input_precision="ieee")
         dscores = tl.where(earlier, tl.dot(do, tl.trans(v), input_precision="ieee"), 0.0)
-        dq = tl.dot(do, state_t.to(do.dtype), input_precision="ieee")
-        dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision="ieee")
-        store_rows(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq * phi_slope(q_raw, PHI))
+        dq = product(do, operand(-minus_t, half, C))
+        dq = product(operand(dscores, half, C), k, dq)
+        store_tile(DQ + dq_row, dq_at, d, inside, D, dq * phi_slope(q_raw, PHI), WHOLE)
 
         dscores_t = tl.where(later, tl.dot(v, tl.trans(do), input_precision="ieee"), 0.0)
-        dk = tl.dot(v, dstate_t.to(v.dtype), input_precision="ieee")
-        dk = tl.dot(dscores_t.to(q.dtype), q, dk, input_precision="ieee")
+        dk = product(v, dready_t)
+        dk = product(operand(dscores_t, half, C), q, dk)
         dk = keep(dk * phi_slope(k_raw, PHI), real, HAS_MASK)
-        store_rows(DK + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dk)
+        store_tile(DK + dq_row, dq_at, d, inside, D, dk, WHOLE)
 
         scores_t = tl.where(later, tl.dot(k, tl.trans(q), input_precision="ieee"), 0.0)
-        dv = tl.dot(k, dstate.to(k.dtype), input_precision="ieee")
-        dv = tl.dot(scores_t.to(do.dtype), do, dv, input_precision="ieee")
-        store_rows(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
+        dv = product(k, tl.trans(dready_t))
+        dv = product(operand(scores_t, half, C), do, dv)
+        store_tile(DV + dv_row, dv_at, e, inside, E, dv, WHOLE)
 
-        dstate = tl.dot(tl.trans(q), do, dstate, input_precision="ieee")
         dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
+        dready_t = operand(dstate_t, half, C)  # in the turn that made it, as in the forward
     if WRITES_START:
-        store_state(DBOUNDS + end - D * E, d, e, D, E, dstate)
+        store_state(DBOUNDS + end - D * E, d[None, :], e[:, None], D, E, dstate_t)
 
 
-# Above a head size of 64 the three states of `causal_backward` do not fit into registers: one walk per gradient, each
+# Above a head size of 64 the two states of `causal_backward` do not fit into registers: one walk per gradient, each
 # over PIECE columns of its result. All three have the form of the forward, out = tri(A·Bᵀ)C + A·S with S = Σ BᵀC.
 
 
@@ -153,8 +180,8 @@ def causal_dq(
         do = keep(do, real, HAS_MASK)
         dscores = tl.dot(do, tl.trans(v), input_precision="ieee")
         dscores = tl.where(local[:, None] >= local[None, :], dscores, 0.0)
-        dq = tl.dot(do, state_t.to(do.dtype), input_precision="ieee")
-        dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision="ieee")
+        dq = product(do, operand(state_t, do.dtype, C))
+        dq = product(operand(dscores, k.dtype, C), k, dq)
         state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
         q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
         store_rows(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq * phi_slope(q, PHI))
@@ -191,8 +218,8 @@ def causal_dk(
         do = keep(do, real, HAS_MASK)
         dscores_t = tl.dot(v, tl.trans(do), input_precision="ieee")
         dscores_t = tl.where(local[None, :] >= local[:, None], dscores_t, 0.0)
-        dk = tl.dot(v, dstate_t.to(v.dtype), input_precision="ieee")
-        dk = tl.dot(dscores_t.to(q.dtype), q, dk, input_precision="ieee")
+        dk = product(v, operand(dstate_t, v.dtype, C))
+        dk = product(operand(dscores_t, q.dtype, C), q, dk)
         dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         dk = keep(dk * phi_slope(k, PHI), real, HAS_MASK)
@@ -232,9 +259,9 @@ def causal_dv(
         do = keep(do, real, HAS_MASK)
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores_t = tl.where(local[None, :] >= local[:, None], scores_t, 0.0)
-        dv = tl.dot(k, dstate.to(k.dtype), input_precision="ieee")
-        dv = tl.dot(scores_t.to(do.dtype), do, dv, input_precision="ieee")
+        dv = product(k, operand(dstate, k.dtype, C))
+        dv = product(operand(scores_t, do.dtype, C), do, dv)
         dstate = tl.dot(tl.trans(q), do, dstate, input_precision="ieee")
         store_rows(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
     if WRITES_START:
-        store_state(DBOUNDS + end - D * E, d, e, D, E, dstate)
+        store_state(DBOUNDS + end - D * E, d[:, None], e[None, :], D, E, dstate)

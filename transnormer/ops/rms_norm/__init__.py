@@ -8,21 +8,36 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.rms_norm.remembered import normed
 from transnormer.ops.shapes import accumulation_dtype
 
 _KERNEL = load_kernel("rms_norm")
 
 
-def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
-    """Normalise the last dimension; `weight` is an optional gain of that size. The result has the dtype of `x`."""
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    dtype: torch.dtype | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Normalise the last dimension; `weight` is an optional gain of that size. The result has the dtype of `x`.
+
+    With `dtype` it is rounded to that one instead: to bfloat16 in front of a matrix product under autocast, say.
+    """
     if weight is not None and weight.shape != x.shape[-1:]:
         raise ConfigError(f"rms_norm: weight must be [{x.shape[-1]}], got {list(weight.shape)}")
+    dtype = dtype or x.dtype
     # A compiler fuses the plain expression with the residual before and the projection after it; a kernel it cannot.
-    if backend is None and torch.compiler.is_compiling():
+    compiling = torch.compiler.is_compiling()
+    if backend is None and compiling:
         backend = "torch"
     if choose("rms_norm", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
-        return _KERNEL.rms_norm(x, weight, eps)
-    dtype = accumulation_dtype(x.dtype)
-    gain = None if weight is None else weight.to(dtype)
-    return F.rms_norm(x.to(dtype), x.shape[-1:], gain, eps).to(x.dtype)
+        return _KERNEL.rms_norm(x, weight, eps, dtype)
+    if compiling and weight is None:
+        return normed(x, eps, dtype)
+    precise = accumulation_dtype(x.dtype)
+    gain = None if weight is None else weight.to(precise)
+    return F.rms_norm(x.to(precise), x.shape[-1:], gain, eps).to(dtype)
