@@ -157,8 +157,9 @@ def _has_shared_memory(device: torch.device) -> bool:
     """Whether a program may take as much of it as the longest chunk needs; the interpreter has no limit."""
     if device.type != "cuda":
         return True
-    available: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return available >= _SHARED_BY_LONGEST
+    index = torch.cuda.current_device() if device.index is None else device.index
+    properties: dict[str, int] = triton.runtime.driver.active.utils.get_device_properties(index)
+    return properties["max_shared_mem"] >= _SHARED_BY_LONGEST
 
 
 def _reachable(x: Tensor) -> Tensor:
