@@ -77,7 +77,7 @@ def test_norm_attention(case, monkeypatch):
     from transnormer.ops.norm_attention import kernel
 
     # At most a dozen programs, so that parts are more than a chunk long.
-    monkeypatch.setattr(kernel, "_wanted_parts", lambda pairs, _: -(-12 // pairs) if case.many_parts else 1)
+    monkeypatch.setattr(kernel, "_wanted_parts", lambda pairs, *_: -(-12 // pairs) if case.many_parts else 1)
     monkeypatch.setattr(kernel, "_AT_ONCE", 0 if case.limited else 10**9)
     d, e = case.d, case.e or case.d
     for batch, length, heads in case.shapes:
@@ -175,11 +175,11 @@ def test_strided_views_need_no_copies():
 
 
 def test_rows_beyond_32_bits_are_copied():
-    from transnormer.ops.norm_attention.kernel import _reachable
+    from transnormer.ops.launch import near_rows
 
     near, far = (torch.empty_strided((2, 64, 1, 16), (16, row, 16, 1), device="meta") for row in (32, 2**24))
-    assert _reachable(near) is near
-    assert _reachable(far).is_contiguous()
+    assert near_rows(near) is near
+    assert near_rows(far).is_contiguous()
 
 
 @here

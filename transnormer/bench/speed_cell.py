@@ -69,6 +69,8 @@ def _measure(cell: Cell) -> dict[str, Any]:
     run = ready(step, cell.way)
     if cell.way != EAGER:
         _check_run(cell, model, batch, run)
+    if training and cell.way.compiled:
+        _check_gradients(cell, model, batch)
     rate = 1 / median_seconds(run, cell.device)
     numbers: dict[str, Any] = {"peak_bytes": peak, "steps_per_second": rate}
     if training and "targets" in batch:
@@ -135,6 +137,29 @@ def _check_run(cell: Cell, model: nn.Module, batch: dict[str, Tensor], run: Call
         found = run()[some].double()
     error = float((found - expected).norm() / expected.norm())
     _require(error, cell.device, f"{cell.method}, {cell.kind} as {cell.way}", "eager PyTorch")
+
+
+def _check_gradients(cell: Cell, model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """The gate of compiled backward passes: every parameter that counts gets a gradient as large as op by op.
+
+    Sizes are compared, because dropout is another one in each run; what a compiler loses is lost whole.
+    """
+    found = _gradient_norms(model, model, batch)
+    expected = _gradient_norms(model.forward, model, batch)
+    largest = max(expected.values())
+    for name, size in expected.items():
+        if size > 0.01 * largest and not size / 2 <= found.get(name, 0.0) <= size * 2:
+            raise GateFailed(
+                f"{cell.method}, train as {cell.way}: the gradient of {name} has norm {found.get(name, 0.0):.2e}, "
+                f"in eager PyTorch {size:.2e}"
+            )
+
+
+def _gradient_norms(call: Callable[..., Any], model: nn.Module, batch: dict[str, Tensor]) -> dict[str, float]:
+    _loss(call, batch).backward()
+    norms = {name: float(x.grad.norm()) for name, x in model.named_parameters() if x.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return norms
 
 
 @torch.no_grad()

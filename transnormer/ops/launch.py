@@ -9,6 +9,7 @@ from torch import Tensor
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
+_MOST_ROWS = 128  # of a tile
 
 
 def interpreting() -> bool:
@@ -50,6 +51,11 @@ def power_of_two(size: int) -> int:
 def unit_stride(x: Tensor) -> Tensor:
     """Kernels take any strides but the last, which must be one."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def near_rows(x: Tensor) -> Tensor:
+    """[B, T, ...] with a last stride of one, and rows so near each other that offsets inside a tile have 32 bits."""
+    return unit_stride(x) if x.stride(1) * _MOST_ROWS < 2**31 else x.contiguous()
 
 
 def as_mask_bytes(mask: Tensor | None) -> Tensor | None:

@@ -16,10 +16,11 @@ from transnormer.ops.launch import (
     as_mask_bytes,
     cannot_launch,
     in_autocast_dtype,
+    near_rows,
     power_of_two,
     too_large_in_float32,
-    unit_stride,
 )
+from transnormer.ops.norm_attention.kernel_tiles import load_tile, store_tile, tile_offsets
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -39,28 +40,29 @@ def why_not(
 
 
 @triton.jit
-def _load(base, rows, columns, row_stride, valid, width: tl.constexpr):
-    inside = valid[:, None] & (columns[None, :] < width)
-    return tl.load(base + rows[:, None] * row_stride + columns[None, :], mask=inside, other=0.0)
+def _weights(scores, scale, visible, RELA: tl.constexpr):
+    """Queries down: ReLU of the scaled visible scores, or their softmax (base 2) with its scaled maxima and 1/sums.
 
-
-@triton.jit
-def _store(base, rows, columns, row_stride, valid, width: tl.constexpr, tile):
-    inside = valid[:, None] & (columns[None, :] < width)
-    tl.store(base + rows[:, None] * row_stride + columns[None, :], tile.to(base.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _weights(scores, visible, AXIS: tl.constexpr, RELA: tl.constexpr):
-    """ReLU of the visible scores, or their softmax along AXIS (base 2); a row that sees nothing gives zeros."""
+    A row that sees nothing gives zeros.
+    """
     if RELA:
-        return tl.where(visible, tl.maximum(scores, 0.0), 0.0)
+        return tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0), 0.0, 1.0
     scores = tl.where(visible, scores, float("-inf"))
-    top = tl.max(scores, AXIS)
-    top = tl.expand_dims(tl.where(top == float("-inf"), 0.0, top), AXIS)
-    exponentials = tl.exp2(scores - top)
-    total = tl.sum(exponentials, AXIS)
-    return exponentials / tl.expand_dims(tl.where(total == 0.0, 1.0, total), AXIS)
+    top = tl.max(scores, 1) * scale
+    top = tl.where(top == float("-inf"), 0.0, top)
+    exponentials = tl.exp2(scores * scale - top[:, None])
+    total = tl.sum(exponentials, 1)
+    share = 1.0 / tl.where(total == 0.0, 1.0, total)
+    return exponentials * share[:, None], top, share
+
+
+@triton.jit
+def _weights_across(scores, scale, visible, top, share, RELA: tl.constexpr):
+    """The same with queries across; maxima and sums are those from before, so nothing is reduced down the rows."""
+    if RELA:
+        return tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0)
+    scores = tl.where(visible, scores, float("-inf"))
+    return tl.exp2(scores * scale - top[None, :]) * share[None, :]
 
 
 @triton.jit
@@ -83,14 +85,24 @@ def _kept(SEEDS, first_row, queries, keys, threshold, BW: tl.constexpr):
 
 @triton.jit
 def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr):
-    """Rows of this program's block: their index in the sequence, and which of them hold a real token."""
+    """This program's block: its first row, the rows counted from there, which exist, and which hold a real token."""
     local = tl.arange(0, BW)
-    rows = tl.program_id(0).to(tl.int64) * W + local
-    valid = (local < W) & (rows < T)
+    first = tl.program_id(0).to(tl.int64) * W
+    inside = (local < W) & (first + local < T)
+    real = inside
     if HAS_MASK:
-        batch = tl.program_id(1).to(tl.int64)
-        valid = valid & (tl.load(MASK + batch * mask_stride + rows, mask=valid, other=0) != 0)
-    return local, rows, (local < W) & (rows < T), valid
+        row = MASK + tl.program_id(1).to(tl.int64) * mask_stride + first
+        real = inside & (tl.load(row + local, mask=inside, other=0) != 0)
+    return first, local, inside, real
+
+
+@triton.jit
+def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
+    """Which keys a query sees; all arguments have two dimensions, one of them 1."""
+    if CAUSAL:
+        visible = queries >= keys
+        return visible if WHOLE else visible & real_queries & real_keys
+    return real_queries & real_keys
 
 
 @triton.jit
@@ -99,26 +111,26 @@ def _forward(
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
     CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
-    q = _load(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
-    k = _load(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
-    v = _load(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-    visible = real[None, :] & real[:, None]
-    if CAUSAL:
-        visible = visible & (local[:, None] >= local[None, :])
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    weights = _weights(scores, visible, 1, RELA)
+    q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
+    v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
+    weights, _, _ = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
     if DROPS:
         kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
         weights = tl.where(kept, weights * keep_scale, 0.0)
     out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-    _store(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+    store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
     if SQUARED:
-        squares = SQUARES + (batch * tl.num_programs(2) + head) * T
-        tl.store(squares + rows, tl.sum(out * out, 1), mask=inside)
+        squares = SQUARES + (batch * tl.num_programs(2) + head) * T + first
+        tl.store(squares + local, tl.sum(out * out, 1), mask=inside)
 
 
 @triton.jit
@@ -128,25 +140,27 @@ def _backward(
     mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
     CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    local, rows, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
-    q = _load(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
-    k = _load(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
-    v = _load(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-    do = _load(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
+    q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
+    v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, WHOLE, "")
     if SQUARED:  # the squares of the output were summed and used: d(Σo²) = 2o
         heads = tl.num_programs(2)
-        out = _load(OUT + (batch * T * heads + head) * E, rows, e, heads * E, inside, E)
-        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + rows * s_t, mask=inside, other=0.0)
+        out_base = OUT + ((batch * T + first) * heads + head) * E
+        out = load_tile(out_base, tile_offsets(local, e, heads * E), e, inside, E, WHOLE, "")
+        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + (first + local) * s_t, mask=inside, other=0.0)
         do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
 
     # Queries down, keys across: gives dq.
-    visible = real[None, :] & real[:, None]
-    if CAUSAL:
-        visible = visible & (local[:, None] >= local[None, :])
-    weights = _weights(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, visible, 1, RELA)
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
+    weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
     if DROPS:
         kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
@@ -154,16 +168,18 @@ def _backward(
     if RELA:
         dscores = tl.where(weights > 0.0, dweights, 0.0)
     else:
-        dscores = weights * (dweights - tl.sum(weights * dweights, 1)[:, None])
+        mean = tl.sum(weights * dweights, 1)
+        dscores = weights * (dweights - mean[:, None])
     dq = tl.dot((dscores * slope).to(k.dtype), k, input_precision="ieee")
-    _store(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq)
+    dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
+    dq_base = batch * dq_b + head * dq_h + first * dq_t
+    store_tile(DQ + dq_base, dq_at, d, inside, D, dq, WHOLE)
 
     # Keys down, queries across: the same numbers again, because transposing a result that lives in registers is
     # miscompiled by Triton 3.4 to 3.7.0 on Hopper. Gives dk and dv.
-    visible = real[None, :] & real[:, None]
-    if CAUSAL:
-        visible = visible & (local[None, :] >= local[:, None])
-    weights = _weights(tl.dot(k, tl.trans(q), input_precision="ieee") * scale, visible, 0, RELA)
+    visible = _visible(local[None, :], local[:, None], real[None, :], real[:, None], CAUSAL, WHOLE)
+    scores = tl.dot(k, tl.trans(q), input_precision="ieee")
+    weights = _weights_across(scores, scale, visible, top, share, RELA)
     dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
     dropped = weights
     if DROPS:
@@ -173,11 +189,11 @@ def _backward(
     if RELA:
         dscores = tl.where(weights > 0.0, dweights, 0.0)
     else:
-        dscores = weights * (dweights - tl.sum(weights * dweights, 0)[None, :])
+        dscores = weights * (dweights - mean[None, :])
     dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")
     dv = tl.dot(dropped.to(do.dtype), do, input_precision="ieee")
-    _store(DK + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dk)
-    _store(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
+    store_tile(DK + dq_base, dq_at, d, inside, D, dk, WHOLE)
+    store_tile(DV + batch * dv_b + head * dv_h + first * dv_t, dv_at, e, inside, E, dv, WHOLE)
 
 
 _LOG2_E = 1.4426950408889634
@@ -185,18 +201,21 @@ _LOG2_E = 1.4426950408889634
 
 def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool) -> dict[str, Any]:
     """Compile-time constants of a launch, and the scale of the scores (softmax is taken in base 2)."""
-    tile = power_of_two(min(block_size, q.shape[1]))
+    length, d, e = q.shape[1], q.shape[3], v.shape[3]
+    tile, bd, be = power_of_two(min(block_size, length)), power_of_two(d), power_of_two(e)
     return {
-        "D": q.shape[3],
-        "E": v.shape[3],
-        "BD": power_of_two(q.shape[3]),
-        "BE": power_of_two(v.shape[3]),
+        "D": d,
+        "E": e,
+        "BD": bd,
+        "BE": be,
         "W": block_size,
         "BW": tile,
         "CAUSAL": causal,
         "RELA": kind == "rela",
         "HAS_MASK": mask is not None,
-        "num_warps": 4 if tile * power_of_two(q.shape[3]) <= 64 * 128 else 8,
+        # Tiles that hold real tokens only need no masks.
+        "WHOLE": mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
+        "num_warps": 4 if tile * bd <= 64 * 128 else 8,
         "num_stages": 1,
     }
 
@@ -278,7 +297,7 @@ def _backward_op(
     block_size: int,
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do = unit_stride(do)
+    do = near_rows(do)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     _backward[_grid(q, block_size)](
@@ -342,7 +361,7 @@ def diag_attention(
     square_sums: bool,
 ) -> tuple[Tensor, Tensor]:
     """The kernel behind `transnormer.ops.diag_attention`; its arguments have been checked there."""
-    q, k, v = (unit_stride(in_autocast_dtype(x)) for x in (q, k, v))
+    q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
     out, squares = _op(q, k, v, as_mask_bytes(mask), seeds, dropout_p, causal, block_size, kind, square_sums)
     return out, squares

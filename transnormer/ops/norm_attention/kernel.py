@@ -18,9 +18,9 @@ from transnormer.ops.launch import (
     as_mask_bytes,
     cannot_launch,
     in_autocast_dtype,
+    near_rows,
     power_of_two,
     too_large_in_float32,
-    unit_stride,
 )
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
@@ -29,7 +29,7 @@ from transnormer.ops.norm_attention.kernel_causal import (
     causal_dv,
     causal_forward,
 )
-from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
+from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward, total_of_parts
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, part_sums, scan_parts
 
 MAX_HEAD_DIM = 128
@@ -46,13 +46,18 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
     return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v)
 
 
-def _wanted_parts(pairs: int, narrow_walk: bool) -> int:
+def _wanted_parts(pairs: int, width: int, causal: bool) -> int:
     """Into how many parts time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
 
     A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
-    have one, because a cut costs another pass over k and v. Wider heads and bidirectional sums take twice as many.
+    have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
+    which are cut for nothing; the narrower their tiles, the more of them must be under way at once.
     """
-    enough, full = (96, 256) if narrow_walk else (256, 512)
+    if causal:
+        enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)
+    else:
+        full = 512 * max(1, _WIDEST_PIECE // width)
+        enough = full // 2
     return 1 if pairs >= enough else triton.cdiv(full, pairs)
 
 
@@ -69,7 +74,7 @@ class _Plan:
         longest = _LONGEST_CHUNK if causal and self.wide and _has_shared_memory(q.device) else 64
         self.forward_chunk = min(longest, power_of_two(self.length))
         chunks = triton.cdiv(self.length, self.forward_chunk)
-        parts = min(chunks, _wanted_parts(self.batch * self.heads, causal and not self.wide))
+        parts = min(chunks, _wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
         self.part = triton.cdiv(chunks, parts) * self.forward_chunk
         self.parts = triton.cdiv(self.length, self.part)
         self.masked = mask is not None
@@ -125,6 +130,26 @@ class _Plan:
         )  # fmt: skip
         return sums
 
+    def total(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+        start: Tensor | None,
+        squared: _Squared,
+        other: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """start + Σ φ(x)ᵀy over the whole sequence [B, H, 1, D, E], rounded as x is, and `other` rounded likewise."""
+        total = self.states(x, 1)
+        rounded = torch.empty_like(total, dtype=x.dtype)
+        other_rounded = None if other is None else torch.empty_like(total, dtype=x.dtype)
+        size, block = self.d * self.e, 1024
+        total_of_parts[(self.batch * self.heads, triton.cdiv(size, block))](
+            self.sums(x, y, mask, squared, backward=other is not None), start, total, rounded, other, other_rounded,
+            self.parts, size, start is not None, other is not None, block,
+        )  # fmt: skip
+        return total, rounded, other_rounded
+
     def borders(
         self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, squared: _Squared, backward: bool
     ) -> Tensor:
@@ -162,11 +187,6 @@ def _has_shared_memory(device: torch.device) -> bool:
     return properties["max_shared_mem"] >= _SHARED_BY_LONGEST
 
 
-def _reachable(x: Tensor) -> Tensor:
-    """With a last stride of one, and rows so near that offsets inside a chunk have 32 bits."""
-    return unit_stride(x) if x.stride(1) * _LONGEST_CHUNK < 2**31 else x.contiguous()
-
-
 def _strides(*tensors: Tensor) -> list[int]:
     return [stride for x in tensors for stride in x.stride()[:3]]
 
@@ -180,12 +200,10 @@ def _op(
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = plan.squares(q) if squared else None
     if not causal:
-        total = plan.sums(k, v, mask, _NOT_SQUARED, backward=False).sum(dim=2, keepdim=True)
-        if state is not None:
-            total += state.unsqueeze(2)
+        total, rounded, _ = plan.total(k, v, mask, state, _NOT_SQUARED)
         full_forward[plan.grid_of_chunks()](
-            q, total, out, squares, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads, **plan.tiles,
-            SQUARED=squared,
+            q, rounded, out, squares, mask, plan.length, *_strides(q, out), plan.mask_stride, plan.heads,
+            **plan.tiles, SQUARED=squared, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return out, total, _by_time(squares, q)
     borders = plan.borders(k, v, mask, state, _NOT_SQUARED, backward=False)
@@ -229,18 +247,16 @@ def _backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
     plan = _Plan(q, v, mask, causal, phi)
-    do = _reachable(do)
+    do = near_rows(do)
     squared = _Squared(out, dsquares)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if not causal:
-        dtotal = plan.sums(q, do, mask, squared, backward=True).sum(dim=2, keepdim=True)
-        if dfinal is not None:
-            dtotal += dfinal.unsqueeze(2)
+        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, squared, other=borders)
         full_backward[plan.grid_of_chunks()](
-            q, k, v, do, dq, dk, dv, borders, dtotal, *squared.tensors, mask, plan.length,
+            q, k, v, do, dq, dk, dv, rounded, drounded, *squared.tensors, mask, plan.length,
             *_strides(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
-            SQUARED=squared.used,
+            SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return dq, dk, dv, dtotal
 
@@ -327,7 +343,7 @@ def norm_attention(
     square_sums: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there."""
-    q, k, v = (_reachable(in_autocast_dtype(x)) for x in (q, k, v))
+    q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
     state = None if state is None else state.contiguous()
     out, borders, squares = _op(q, k, v, as_mask_bytes(mask), state, causal, PHI_CODES[feature_map], square_sums)
     return out, borders[:, :, -1], squares

@@ -8,31 +8,53 @@ import triton.language as tl
 from transnormer.ops.norm_attention.kernel_tiles import (
     chunk_rows,
     keep,
-    load_gradient,
-    load_rows,
+    load_gradient_tile,
     load_state,
+    load_tile,
     phi,
     phi_slope,
-    store_rows,
     store_squares,
+    store_tile,
+    tile_offsets,
 )
+
+
+@triton.jit
+def total_of_parts(
+    SUMS, START, TOTAL, HALF, OTHER, OTHER_HALF, P, size,
+    HAS_START: tl.constexpr, HAS_OTHER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """START plus the sums of all parts, and the same rounded for the products that follow; OTHER is rounded along."""
+    pair = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    if HAS_START:
+        total += tl.load(START + pair * size + at, mask=inside, other=0.0)
+    for part in range(P):
+        total += tl.load(SUMS + (pair * P + part) * size + at, mask=inside, other=0.0)
+    tl.store(TOTAL + pair * size + at, total, mask=inside)
+    tl.store(HALF + pair * size + at, total.to(HALF.dtype.element_ty), mask=inside)
+    if HAS_OTHER:
+        other = tl.load(OTHER + pair * size + at, mask=inside, other=0.0)
+        tl.store(OTHER_HALF + pair * size + at, other.to(OTHER_HALF.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def full_forward(
     Q, STATE, O, SQUARES, MASK, T, q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """o = φ(q)·S."""
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     rows, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
-    q = phi(load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D), d, PHI, D, D < BD)
+    row = tl.program_id(0).to(tl.int64) * C
+    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
     state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
-    out = tl.dot(q, state.to(q.dtype), input_precision="ieee")
-    out = keep(out, real, HAS_MASK)
-    store_rows(O + batch * o_b + head * o_h, rows, e, o_t, inside, E, out)
+    out = keep(tl.dot(phi(q, d, PHI, D, D < BD), state, input_precision="ieee"), real, HAS_MASK)
+    store_tile(O + batch * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
     store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
 
 
@@ -42,28 +64,34 @@ def full_backward(
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
     mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; the transposes are read from memory as such."""
+    """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; what is transposed comes straight from memory, not out of a product."""
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    d, e = tl.arange(0, BD), tl.arange(0, BE)
-    rows, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
+    d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
+    _, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
+    row = tl.program_id(0).to(tl.int64) * C
     at = (batch * H + head) * D * E
+    dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
+    dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
-    do = load_gradient(DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED)
+    do = load_gradient_tile(
+        DO + batch * o_b + head * o_h, OUT + (batch * T * H + head) * E if SQUARED else OUT,
+        DSQUARES + batch * s_b + head * s_h if SQUARED else DSQUARES, row, tile_offsets(local, e, o_t),
+        tile_offsets(local, e, H * E), local, e, inside, o_t, s_t, H, E, SQUARED, WHOLE,
+    )  # fmt: skip
     do = keep(do, real, HAS_MASK)
-    state_t = load_state(STATE + at, d[None, :], e[:, None], D, E)
-    q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
-    dq = tl.dot(do, state_t.to(do.dtype), input_precision="ieee") * phi_slope(q, PHI)
-    store_rows(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq)
-
-    dstate_t = load_state(DSTATE + at, d[None, :], e[:, None], D, E)
-    k_raw = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
-    v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-    dk = tl.dot(v, dstate_t.to(v.dtype), input_precision="ieee") * phi_slope(k_raw, PHI)
-    store_rows(DK + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, keep(dk, real, HAS_MASK))
+    state = load_state(STATE + at, d[:, None], e[None, :], D, E)
+    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+    dq = tl.dot(do, tl.trans(state), input_precision="ieee") * phi_slope(q, PHI)
+    store_tile(DQ + dq_row, dq_at, d, inside, D, dq, WHOLE)
 
     dstate = load_state(DSTATE + at, d[:, None], e[None, :], D, E)
-    k = keep(phi(k_raw, d, PHI, D, D < BD), real, True)
-    dv = tl.dot(k, dstate.to(k.dtype), input_precision="ieee")
-    store_rows(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
+    k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+    v = load_tile(V + batch * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    dk = tl.dot(v, tl.trans(dstate), input_precision="ieee") * phi_slope(k_raw, PHI)
+    store_tile(DK + dq_row, dq_at, d, inside, D, keep(dk, real, HAS_MASK), WHOLE)
+
+    k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
+    dv = tl.dot(k, dstate, input_precision="ieee")
+    store_tile(DV + dv_row, dv_at, e, inside, E, dv, WHOLE)

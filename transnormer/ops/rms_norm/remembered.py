@@ -21,7 +21,9 @@ class _Normed(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         precise = x.to(accumulation_dtype(x.dtype))
         scale = torch.rsqrt(precise.square().mean(dim=-1, keepdim=True) + eps)
-        y = (precise * scale).to(dtype)
+        y = precise * scale
+        # Not `.to` where it changes nothing: PyTorch 2.11's compiler then takes all gradients to be zero.
+        y = y if y.dtype == dtype else y.to(dtype)
         ctx.save_for_backward(y, scale)
         ctx.dtype = x.dtype
         return y
