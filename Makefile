@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint gpu-test readme clean
+.PHONY: help demo test lint gpu-test oldest-test readme clean
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -22,11 +22,17 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled)
 	$(BIN)/python -m pytest -m gpu -n 8 --dist worksteal --durations=15
 
+oldest-test:  ## the tests on the oldest torch that pyproject.toml allows (its wheel is large), in .venv-oldest/
+	$(PYTHON) -m venv .venv-oldest
+	sed 's/^torch==.*/torch==2.11.0/' constraints.txt > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet -c .venv-oldest/constraints.txt -e '.[test]'
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
+
 readme: $(STAMP)  ## bring the README's table up to date with results/
 	$(BIN)/python -m transnormer.report.readme README.md results
 
 clean:  ## remove what was built
-	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transnormer needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'

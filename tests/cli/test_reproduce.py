@@ -31,8 +31,10 @@ def text_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare("lra/text", folder / "data" / "text", source=folder)
 
 
-def test_one_cell_from_fresh_interpreters(tmp_path: Path, text_store: Path) -> None:
+@pytest.mark.parametrize(("setup", "folder"), [(None, "lra"), ("authors", "lra-authors")])
+def test_one_cell_from_fresh_interpreters(setup: str | None, folder: str, tmp_path: Path, text_store: Path) -> None:
     command = [sys.executable, "-m", "transnormer", "reproduce", "lra", "--methods", "t2", "--tasks", "text"]
+    command += ["--setup", setup] if setup else []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [*command, "--data", str(text_store.parent), "--seeds", "7", *TINY],
@@ -43,12 +45,15 @@ def test_one_cell_from_fresh_interpreters(tmp_path: Path, text_store: Path) -> N
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "results" / "lra" / "text-t2-7.json").read_text())
+    record = json.loads((tmp_path / "results" / folder / "text-t2-7.json").read_text())
     assert record["seed"] == 7
     assert f"text-t2-7: test accuracy {record['test_accuracy']:.2f}" in done.stdout
-    assert "table: results/lra/README.md" in done.stdout
-    assert (tmp_path / "runs" / "lra" / "text-t2-7" / "result.json").is_file()
-    log = (tmp_path / "runs" / "lra" / "text-t2-7.log").read_text()
+    assert record["recipe"] == ("lra/authors/text" if setup else "lra/text")
+    assert "model.norm" not in record["changes"], "the recipe says so"
+    assert f"table: results/{folder}/README.md" in done.stdout
+    assert ("Recipes: `lra/authors/*`." in (tmp_path / "results" / folder / "README.md").read_text()) == bool(setup)
+    assert (tmp_path / "runs" / folder / "text-t2-7" / "result.json").is_file()
+    log = (tmp_path / "runs" / folder / "text-t2-7.log").read_text()
     assert "test split, once, with the best checkpoint" in log
 
 
@@ -57,6 +62,7 @@ def test_one_cell_from_fresh_interpreters(tmp_path: Path, text_store: Path) -> N
     [
         (["--methods", "t3"], "--methods: unknown method 't3'", "did you mean"),
         (["--tasks", "listop"], "--tasks: unknown task 'listop'", "did you mean 'listops'?"),
+        (["--setup", "author"], "--setup: unknown set-up 'author'", "did you mean 'authors'?"),
         (["--seeds", "forty-two"], "--seeds: 'forty-two' is not a number", "--seeds 42"),
         (["--jobs", "0"], "--jobs is 0", "--jobs 1"),
         (["--budget-minutes", "0"], "--budget-minutes is 0", "above 0"),

@@ -190,6 +190,19 @@ def test_the_released_configuration_trains(lra_store: Stores, task: str):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("task", SOURCES)
+def test_the_set_up_of_the_papers_rows_trains(lra_store: Stores, task: str):
+    arena = LongRangeArena(load_config(task.replace("lra/", "lra/authors/"), [f"data.store={lra_store(task)}"]))
+    model = arena.build_model()
+    pixels = task in ("lra/image", "lra/pathfinder")
+    made = model.config
+    assert (made.norm, made.position_embedding, made.position) == ("layer", "sinusoidal", "rope")
+    assert model.config.options_of("norm")["xnorm"] == "layer"
+    assert (model.config.embedding == "number") == pixels
+    arena.loss_sum(model, arena.train_batch([0])).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 # Protocols
 
 

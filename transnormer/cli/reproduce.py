@@ -28,6 +28,9 @@ def lra(
         str | None,
         typer.Option(help="Comma-separated: listops,text,image,pathfinder,retrieval.", show_default="all"),
     ] = None,
+    setup: Annotated[
+        str, typer.Option(help="skyformer (named by the paper), authors (of its own rows) or release (their scripts).")
+    ] = "skyformer",
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "42",
     data: Annotated[
         Path | None,
@@ -35,8 +38,13 @@ def lra(
             help="Folder with stores named listops, text, ...; listops and pathfinder are generated if absent."
         ),
     ] = None,
-    runs: Annotated[Path, typer.Option(help="Where the runs and their logs go.")] = Path("runs/lra"),
-    results: Annotated[Path, typer.Option(help="Where the records and the table go.")] = Path("results/lra"),
+    runs: Annotated[
+        Path | None, typer.Option(help="Where the runs and their logs go.", show_default="runs/lra, or runs/lra-SETUP")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Where the records and the table go.", show_default="results/lra, or results/lra-SETUP"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Cells at once.", show_default="2 on a GPU, 1 on the CPU")] = None,
     budget_minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; says first what fits. The rest is left for next time.")
@@ -49,12 +57,16 @@ def lra(
     Example: transnormer reproduce lra --methods t2,vanilla --tasks listops --jobs 2
 
     Example: transnormer reproduce lra --data stores --budget-minutes 60
+
+    Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
     """
     from transnormer.experiments.grid_display import GridDisplay
     from transnormer.experiments.lra_cells import arena_methods, chosen, chosen_seeds, plan_cells
     from transnormer.experiments.lra_grid import LRAGrid
     from transnormer.report.lra_paper import TASKS
 
+    folder = "lra" if setup == "skyformer" else f"lra-{setup}"
+    runs, results = runs or Path("runs") / folder, results or Path("results") / folder
     cells = plan_cells(
         chosen("method", methods, arena_methods()),
         chosen("task", tasks, TASKS),
@@ -62,5 +74,6 @@ def lra(
         runs,
         data,
         overrides or [],
+        setup,
     )
     LRAGrid(cells, runs, results, jobs, budget_minutes).run(GridDisplay())

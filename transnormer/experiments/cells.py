@@ -37,6 +37,11 @@ class Cell:
         return f"{self.task}-{self.method}-{self.seed}"
 
     @property
+    def recipe(self) -> str:
+        """The shipped recipe it is made from."""
+        return self.arguments[0]
+
+    @property
     def log_file(self) -> Path:
         """What its processes print; beside the run folder, which is the run's own."""
         return self.folder.with_name(f"{self.folder.name}.log")

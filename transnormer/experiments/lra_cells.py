@@ -14,6 +14,9 @@ from transnormer.report.lra_paper import TASKS
 
 # Those the comparison is about come first, so that a grid that is stopped early has their rows whole.
 FIRST_METHODS = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")
+# Where the recipes of a set-up lie: Skyformer's, which the paper names; the one its own rows were made in; the larger
+# one of its released scripts.
+SETUPS = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release"}
 _GRID_KEYS = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}
 
 
@@ -50,6 +53,7 @@ def plan_cells(
     runs: Path,
     data: Path | None = None,
     overrides: Iterable[str] = (),
+    setup: str = "skyformer",
 ) -> list[Cell]:
     """All cells in the order in which they are started: seed by seed, method by method, over all tasks."""
     overrides = list(overrides)
@@ -57,7 +61,9 @@ def plan_cells(
         key = override.partition("=")[0].strip()
         if key in _GRID_KEYS:
             raise ConfigError(f"{key} differs from cell to cell", hint=f"leave it out and use {_GRID_KEYS[key]}")
-    arguments = {task: (f"lra/{task}", *overrides, *_where(task, data, overrides)) for task in tasks}
+    if setup not in SETUPS:
+        raise ConfigError(f"--setup: unknown set-up '{setup}'", hint=did_you_mean(setup, SETUPS))
+    arguments = {task: (f"{SETUPS[setup]}/{task}", *overrides, *_where(task, data, overrides)) for task in tasks}
     cells = []
     for seed in seeds:
         for method in methods:

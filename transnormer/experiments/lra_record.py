@@ -45,6 +45,7 @@ def cell_record(cell: Cell, result: dict[str, Any], store: ExampleStore, ended: 
         "task": cell.task,
         "method": cell.method,
         "seed": cell.seed,
+        "recipe": cell.recipe,
         "test_accuracy": 100 * test["metrics"]["accuracy"],
         "best_valid_accuracy": 100 * best["metrics"]["accuracy"],
         "best_valid_step": best["step"],
@@ -117,7 +118,7 @@ def _wall_rate(steps: int, ended: Ended | None) -> float | None:
 
 def _changes(cell: Cell) -> dict[str, tuple[Any, Any]]:
     """What differs from the shipped recipe."""
-    return differences(load_config(f"lra/{cell.task}"), cell.config, besides=_CELL_KEYS | PLACE_KEYS)
+    return differences(load_config(cell.recipe), cell.config, besides=_CELL_KEYS | PLACE_KEYS)
 
 
 def _without_folders(config: RunConfig) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def lra_page(records: Records) -> str:
     """The whole page."""
     parts = [
         "# Long-Range Arena\n\nGenerated from the JSON files beside it (`transnormer reproduce lra` writes both); one "
-        "file is one run, with its configuration, data, versions and hardware.",
+        f"file is one run, with its configuration, data, versions and hardware.{_recipes(records)}",
         "## Test accuracy\n\nIn percent, of the checkpoint that is best on the validation split, beside the figure of "
         'the paper (Qin et al. 2022, "The Devil in Linear Transformer"; its rows from vanilla to skyformer are those '
         f"of Chen et al. 2021). The best of ours in bold.{_seeds(records)}",
@@ -137,6 +137,12 @@ def _cost(records: Records) -> str:
     rate = statistics.fmean(record["steps_per_second"] for record in records)
     seconds = statistics.fmean(record["seconds"] for record in records)
     return f"{rate:.3g}, {memory}, {seconds:,.0f}"
+
+
+def _recipes(records: Records) -> str:
+    """Which set-up it is, unless it is the one that the paper names."""
+    folders = {record["recipe"].rpartition("/")[0] for record in records if "recipe" in record} - {"lra"}
+    return f" Recipes: {', '.join(f'`{folder}/*`' for folder in sorted(folders))}." if folders else ""
 
 
 def _seeds(records: Records) -> str:

@@ -1,0 +1,172 @@
+"""Compile the kernels for an H200 (sm_90) where there is no GPU: python tests/ops/compile_for_hopper.py
+
+The interpreter runs kernels that the compiler refuses, and says nothing about registers. Here every kernel is built by
+Triton's compiler and launched into nothing; a line for each says what it takes of a multiprocessor.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import CompiledKernel
+
+from transnormer.ops.diag_attention import kernel as diag
+from transnormer.ops.glu import kernel as glu
+from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
+from transnormer.ops.norm_attention import kernel as norm
+from transnormer.ops.rms_norm import kernel as rms
+from transnormer.ops.rotate import kernel as rotation
+
+SHARED_MEMORY = 232_448
+_CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+class NoDevice:
+    """A driver of Triton's whose device takes every kernel and runs none."""
+
+    utils = SimpleNamespace(
+        get_device_properties=lambda device: {"max_shared_mem": SHARED_MEMORY, "multiprocessor_count": 132},
+        load_binary=lambda name, kernel, shared, device: (0, 0, 0, 0, 1024),
+    )
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        return lambda *arguments: None
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+
+def compiled(run: Callable[[], None]) -> list[dict[str, Any]]:
+    """What a piece of code launches for the first time: name, registers, bytes of spills and of shared memory."""
+    kernels: list[CompiledKernel] = []
+    load = CompiledKernel._init_handles
+
+    def note(kernel: CompiledKernel) -> None:
+        if kernel.module is None:
+            kernels.append(kernel)
+        load(kernel)
+
+    CompiledKernel._init_handles = note
+    try:
+        run()
+    finally:
+        CompiledKernel._init_handles = load
+    return [
+        {"kernel": kernel.metadata.name, "shared": kernel.metadata.shared, **_resources(kernel.asm["cubin"])}
+        for kernel in kernels
+    ]
+
+
+def _resources(cubin: bytes) -> dict[str, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(_CUOBJDUMP), "--dump-resource-usage", file.name]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    number = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", found)}
+    return {"registers": number["REG"], "spilled": number["STACK"] + number["LOCAL"]}
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    return [torch.zeros(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def differentiated(*results: Tensor) -> None:
+    sum((x.float().sum() for x in results if x.requires_grad), torch.zeros(())).backward()
+
+
+def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every kernel, in the shapes and with the options that the models use, and some at the edges."""
+    for shape in ((64, 512, 8, 64), (1, 4096, 8, 64), (4, 512, 2, 32), (2, 512, 4, 128), (2, 1, 2, 96)):
+        for causal, everything in product((True, False), (False, True)):
+
+            def run_norm(shape=shape, causal=causal, everything=everything):
+                q, k, v = tensors(shape, shape, shape)
+                batch, length, heads, d = shape
+                mask = torch.ones(batch, length) if everything else None
+                state = tensors((batch, heads, d, d), dtype=torch.float32)[0] if everything else None
+                results = norm.norm_attention(
+                    q, k, v, causal=causal, feature_map="1+elu", mask=mask, state=state, square_sums=everything
+                )
+                differentiated(*results)
+
+            options = " with mask, state and squares" if everything else ""
+            yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
+    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128)):
+        for kind, causal, masked, dropout, squared in (
+            ("softmax", True, False, 0.0, False),
+            ("softmax", False, True, 0.1, False),
+            ("rela", True, False, 0.0, True),
+        ):
+            options = {
+                "kind": kind,
+                "causal": causal,
+                "block_size": block,
+                "dropout_p": dropout,
+                "square_sums": squared,
+            }
+
+            def run_diag(d=d, masked=masked, options=options):
+                q, k, v = tensors(*[(2, 512, 4, d)] * 3)
+                differentiated(*diag.diag_attention(q, k, v, mask=torch.ones(2, 512) if masked else None, **options))
+
+            yield f"diag d={d} masked={masked} {options}", run_diag
+    for gain in (True, False):
+
+        def run_rms(gain=gain):
+            (x,) = tensors((64, 512), dtype=torch.float32)
+            weight = tensors((512,), dtype=torch.float32)[0] if gain else None
+            differentiated(rms.rms_norm(x, weight, 1e-6, torch.bfloat16))
+
+        yield f"rms gain={gain}", run_rms
+    for d, phi in ((64, "1+elu"), (32, "identity")):
+
+        def run_rotation(d=d, phi=phi):
+            q, k = tensors((4, 512, 4, d), (4, 512, 4, d))
+            rates, direction = tensors((d // 2,), (d,), dtype=torch.float32)
+            turned = rotation.rotate(q, k, torch.arange(512), rates, feature_map=phi, reflection=direction.detach())
+            differentiated(*turned)
+
+        yield f"rotate d={d} {phi}", run_rotation
+    for width in (1408, 96):
+
+        def run_glu(width=width):
+            inputs = tensors((256, 64), (2 * width, 64), (2 * width,), (64, width))
+            differentiated(glu.glu(*inputs, "silu"))
+
+        yield f"glu {width}", run_glu
+
+    def run_cross_entropy():
+        logits = torch.zeros(16, 50_304, dtype=torch.bfloat16)
+        targets, losses = torch.zeros(16, dtype=torch.long), torch.zeros(16)
+        cross_entropy.score_rows(logits, None, targets, losses, -100, True)
+
+    yield "cross-entropy", run_cross_entropy
+
+
+def main() -> None:
+    triton.runtime.driver.set_active(NoDevice())
+    for name, run in cases():
+        for row in compiled(run):
+            print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
