@@ -89,9 +89,11 @@ def _training(results: Path) -> str | None:
         ]
         for row in record["rows"]
     ]
+    settings = record["settings"]
+    dropout = f"dropout {settings['dropout']}" if settings.get("dropout") else "no dropout"
     return (
-        f"**Training a language model** ({_gpu(record)}, {record['settings']['about']}, "
-        f"{record['settings']['precision']}; `transnormer bench speed --setting lm --mode graph`):\n\n"
+        f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
+        f"{settings['precision']}; `transnormer bench speed --setting lm --mode graph`):\n\n"
         + _table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
