@@ -126,6 +126,30 @@ def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
 
 
 @here
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("d", "e"), [(160, 144), (256, 64), (32, 256)])
+def test_heads_wider_than_a_tile(causal, d, e):
+    """In blocks of features, which add up, and of columns, which stand alone; with the state and everything else."""
+    dtype = torch.float32 if INTERPRETED else torch.bfloat16
+    inputs = tensors(*[(2, 70, 1, size) for size in (d, d, e)], dtype=dtype)
+    inputs += tensors((2, 1, d, e), dtype=torch.float32, seed=1)
+    options = {"causal": causal, "feature_map": "1+elu", "mask": some_mask(2, 70)}
+
+    def call(op, q, k, v, state):
+        return op(q, k, v, state=state, **options)
+
+    ours = partial(norm_attention, return_state=True, return_square_sums=True)
+
+    def exact(q, k, v, state):
+        out, memory = norm_attention_reference(q, k, v, state=state, **options)
+        return out, memory, out.square().sum(-1)
+
+    check_kernel(
+        partial(call, partial(ours, backend="triton")), partial(call, partial(ours, backend="torch")), exact, inputs
+    )
+
+
+@here
 @pytest.mark.parametrize("case", parameters(DIAG_INTERPRETED if INTERPRETED else DIAG_ON_A_GPU))
 def test_diag_attention(case):
     """Output and all gradients; what the cases cover is written in kernel_choices.py."""

@@ -32,8 +32,8 @@ from transnormer.ops.norm_attention.kernel_causal import (
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward, total_of_parts
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, part_sums, scan_parts
 
-MAX_HEAD_DIM = 128
-_WIDEST_PIECE = 64
+MAX_HEAD_DIM = 256
+_WIDEST_HEAD, _WIDEST_PIECE = 128, 64
 _LONGEST_CHUNK = 128
 # What the forward of wide heads takes with it, in bytes; an H100 has more, an A100 less.
 _SHARED_BY_LONGEST = 200 * 1024
@@ -342,8 +342,47 @@ def norm_attention(
     state: Tensor | None,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there."""
+    """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there.
+
+    Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over parts of the features, and the columns of v
+    know nothing of each other.
+    """
     q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
+    if max(q.shape[3], v.shape[3]) <= _WIDEST_HEAD:
+        return _one_block(q, k, v, causal, feature_map, mask, state, square_sums)
+    features, columns = range(0, q.shape[3], _WIDEST_HEAD), range(0, v.shape[3], _WIDEST_HEAD)
+    outs, memories = [], []
+    for e in columns:
+        results = [
+            _one_block(
+                q[..., d : d + _WIDEST_HEAD],
+                k[..., d : d + _WIDEST_HEAD],
+                v[..., e : e + _WIDEST_HEAD],
+                causal,
+                feature_map,
+                mask,
+                None if state is None else state[:, :, d : d + _WIDEST_HEAD, e : e + _WIDEST_HEAD],
+                False,
+            )
+            for d in features
+        ]
+        outs.append(torch.stack([out.float() for out, *_ in results]).sum(dim=0).to(v.dtype))
+        memories.append(torch.cat([memory for _, memory, _ in results], dim=2))
+    out = torch.cat(outs, dim=-1)
+    squares = out.float().square().sum(dim=-1) if square_sums else _by_time(None, q)
+    return out, torch.cat(memories, dim=-1), squares
+
+
+def _one_block(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    feature_map: str,
+    mask: Tensor | None,
+    state: Tensor | None,
+    square_sums: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     state = None if state is None else state.contiguous()
     out, borders, squares = _op(q, k, v, as_mask_bytes(mask), state, causal, PHI_CODES[feature_map], square_sums)
     return out, borders[:, :, -1], squares
