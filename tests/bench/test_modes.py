@@ -233,3 +233,14 @@ def test_compiled_code_that_loses_gradients_is_refused(monkeypatch):
     )
     with pytest.raises(GateFailed, match=r"the gradient of .* has norm 0.00e\+00, in eager PyTorch"):
         speed_cell.measure_cell(cell)
+
+
+def test_cells_are_compiled_ahead_by_several_processes(monkeypatch):
+    """All of them, each once; what fails there is only noted."""
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    cells = [Cell("tiny", CPU, method, 64, "inference", EAGER) for method in ("t2", "vanilla", "no such method")]
+    notes = []
+    speed.compile_ahead(cells, 2, 100, notes.append)
+    assert sorted(note.split()[0] for note in notes) == ["no", "t2", "vanilla"]
+    assert sum("compiled ahead, " in note for note in notes) == 2
+    assert any("not compiled ahead (unknown preset 'no such method-tiny'" in note for note in notes)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from transnormer.bench.modes import CannotRun, Way, ways_of
+from transnormer.bench.modes import describe as describe_error
 from transnormer.bench.ops import GateFailed
-from transnormer.bench.speed_cell import KINDS, OUT_OF_MEMORY, Cell, check_model, measure_cell, parameters
+from transnormer.bench.speed_cell import (
+    KINDS,
+    OUT_OF_MEMORY,
+    Cell,
+    check_model,
+    compile_cell,
+    measure_cell,
+    parameters,
+)
 from transnormer.bench.speed_shell import known_methods, setting_named
 from transnormer.bench.worker import Worker, WorkerLost
 from transnormer.errors import ConfigError, did_you_mean
@@ -28,18 +39,28 @@ def measure_speed(
     *,
     mode: str = "eager",
     limit: float | None = None,
+    compile_jobs: int = 1,
     note: Note = lambda text: None,
 ) -> Iterator[dict[str, Any]]:
     """One row per method and length as they are measured; a cell that does not fit into memory says so.
 
     What cannot run in `mode`, gives other results there, or takes longer than `limit` seconds to compile and measure,
-    runs in the next best one; the row says in which it ran and why. `note` is told what is being tried.
+    runs in the next best one; the row says in which it ran and why. `note` is told what is being tried. With several
+    `compile_jobs`, as many processes compile all cells first; measured is one cell at a time.
     """
     ways = ways_of(mode, device)
     known = known_methods(setting_name)
     for method in methods:
         if method not in known:
             raise ConfigError(f"method '{method}' cannot run in setting '{setting_name}'", did_you_mean(method, known))
+    if compile_jobs > 1 and ways[0].compiled:
+        cells = [
+            Cell(setting_name, device, method, length, kind, ways[0])
+            for method in methods
+            for length in lengths
+            for kind in KINDS
+        ]
+        compile_ahead(cells, compile_jobs, limit, note)
     with ExitStack() as stack:
         # A graph that fails spoils its process, and a compilation can only be given up together with it.
         worker = stack.enter_context(Worker()) if len(ways) > 1 else None
@@ -51,6 +72,31 @@ def measure_speed(
                 for kind in KINDS:
                     row |= bench.best(Cell(setting_name, device, method, length, kind))
                 yield row
+
+
+def compile_ahead(cells: Sequence[Cell], jobs: int, limit: float | None, note: Note) -> None:
+    """Compile cells in several processes at once; the measurement finds what they leave on disk.
+
+    Whatever goes wrong here goes wrong there again, where it is told and dealt with.
+    """
+    waiting = deque(cells)
+
+    def compile_some() -> None:
+        with Worker() as worker:
+            while waiting:
+                with suppress(IndexError):  # another thread took the last one
+                    cell = waiting.popleft()
+                    what = f"{cell.method}  T={cell.length:,}  {cell.kind}"
+                    try:
+                        worker.run(compile_cell, cell, limit=limit)
+                        note(f"{what}: compiled ahead, {len(waiting)} left")
+                    except Exception as problem:  # noqa: BLE001 - of any kind: see above
+                        note(f"{what}: not compiled ahead ({describe_error(problem)})")
+                        worker.restart()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for job in [pool.submit(compile_some) for _ in range(min(jobs, len(cells)))]:
+            job.result()
 
 
 class _Bench:

@@ -15,6 +15,7 @@ from transnormer.bench.modes import EAGER, CannotRun, Way, ready, warm_up
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.speed_shell import SETTINGS, build_model, make_batch
 from transnormer.bench.timing import median_seconds, peak_bytes, require_device
+from transnormer.models.backbone import TransNormerPreTrainedModel
 
 OUT_OF_MEMORY = "out of memory"
 KINDS = ("train", "inference")
@@ -56,15 +57,33 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(cell: Cell) -> dict[str, Any]:
+def compile_cell(cell: Cell) -> None:
+    """Only compile what `measure_cell` would run: the compiler keeps it on disk for whoever asks next."""
+    require_device(cell.device.type)
+    try:
+        _warm(cell)
+    finally:
+        release(cell.device)
+
+
+def _warm(cell: Cell) -> tuple[TransNormerPreTrainedModel, dict[str, Tensor], Callable[[], Tensor]]:
+    """The model, its batch, and a step that has run."""
     setting = SETTINGS[cell.setting]
     model = build_model(setting, cell.method, cell.length).to(cell.device)
     batch = make_batch(setting, cell.length, cell.device)
     if cell.way.compiled:
         model.compile(fullgraph=True, dynamic=False)
-    training = cell.kind == "train"
-    step = _train_step(model, batch, in_graph=cell.way.mode == "graph") if training else _inference_step(model, batch)
+    if cell.kind == "train":
+        step = _train_step(model, batch, in_graph=cell.way.mode == "graph")
+    else:
+        step = _inference_step(model, batch)
     warm_up(step, cell.way)
+    return model, batch, step
+
+
+def _measure(cell: Cell) -> dict[str, Any]:
+    model, batch, step = _warm(cell)
+    training = cell.kind == "train"
     peak = peak_bytes(step, cell.device)
     run = ready(step, cell.way)
     if cell.way != EAGER:

@@ -140,13 +140,14 @@ def speed(
     limit: Annotated[
         float, typer.Option(help="Seconds to compile and measure one cell before the next best mode is tried.")
     ] = 300.0,
+    compile_jobs: Annotated[int, typer.Option(min=1, help="Processes that compile ahead; measured is one by one.")] = 1,
     out: Out = None,
 ) -> None:
     """The paper's speed table: training and inference steps per second of every method, in one run.
 
     A method that cannot run in the mode asked for runs in the next best; its row and the table say so, and why.
 
-    Example: transnormer bench speed --device cuda --mode graph --out results/bench/speed-paper.json
+    Example: transnormer bench speed --device cuda --mode graph --compile-jobs 8 --out results/bench/speed-paper.json
     """
     from transnormer.bench.record import parse_lengths, write_record
     from transnormer.bench.speed import describe, known_methods, measure_speed
@@ -158,7 +159,10 @@ def speed(
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
     chosen = methods.split(",") if methods else known_methods(setting)
-    for row in measure_speed(setting, chosen, wanted, where, mode=mode.value, limit=limit, note=print_note):
+    measured = measure_speed(
+        setting, chosen, wanted, where, mode=mode.value, limit=limit, compile_jobs=compile_jobs, note=print_note
+    )
+    for row in measured:
         rows.append(row)
         print_note(f"{len(rows)}/{len(chosen) * len(wanted)}  {row['method']}  T={row['length']:,}  {_speed_note(row)}")
     slopes = exponents(rows)
