@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import check_kernel, passes_in_the_interpreter
+from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.positions import Rotation, rotary_rates
@@ -145,11 +145,13 @@ CASES = [  # length, heads, size, φ, reflected, positions by row
     (70, 3, 24, "1+elu", True, False),
     (70, 2, 16, "elu", False, True),
     (37, 1, 2, "identity", True, False),
+    (128, 2, 32, "1+elu", True, False),  # whole tiles
+    (64, 2, 24, "1+elu", True, False),  # whole down, not across
 ]
 CASES_GPU = [
     (length, 3, size, feature_map, reflected, by_row)
     for size in (16, 32, 64, 96, 128, 256)
-    for length, by_row in ((1, True), (257, False), (1000, True))
+    for length, by_row in ((1, True), (257, False), (1000, True), (512, False))
     for feature_map, reflected in (("1+elu", True), ("elu", False), ("identity", True))
 ]
 
@@ -176,21 +178,106 @@ def test_kernel(case, dtype):
 
 
 @with_kernels
+@pytest.mark.parametrize(("feature_map", "reflected"), [("identity", True), ("elu", False), ("1+elu", True)])
+@pytest.mark.parametrize("sequences", [2, 3, 5])
+def test_sequences_of_one_program_share_their_positions(feature_map, reflected, sequences, monkeypatch):
+    """Five sequences: two, two and one a program; three and two; all. By row, each has its own program."""
+    from transnormer.ops.rotate import kernel
+
+    monkeypatch.setattr(kernel, "_TILE", 1024)
+    x = {name: tensor.to(DEVICE) for name, tensor in inputs(5, 40, 2, 32).items()}
+    direction = x["reflection"].float() if reflected else None
+    blocks = 2  # of 32 rows
+    monkeypatch.setattr(kernel, "_AT_A_TIME", 5 * blocks * 1024 // sequences)
+    same = x["positions"][0]
+    grid, taken, _ = kernel._launch(x["q"], same, direction, 0, 1024)
+    assert (grid, taken) == ((blocks, -(-5 // sequences)), sequences)
+    assert kernel._launch(x["q"], x["positions"], direction, 0, 1024)[:2] == ((blocks, 5), 1)
+
+    def call(op, positions, q, k, rates):
+        reflection = direction if direction is None else direction.to(rates.dtype)
+        return op(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+
+    leaves = [x["q"].float(), x["k"].float(), x["rates"].float()]
+    ours, plain = partial(rotate, backend="triton"), partial(rotate, backend="torch")
+    check_kernel(partial(call, ours, same), partial(call, plain, same), partial(call, rotate_reference, same), leaves)
+    shared = outputs_and_gradients(partial(call, ours, same), leaves, seed=1)
+    for rows in (same.expand(5, 40), same.repeat(5, 1)):
+        for a, b in zip(shared, outputs_and_gradients(partial(call, ours, rows), leaves, seed=1), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6 * float(a.abs().max()))
+
+
+@with_kernels
+def test_programs_take_several_sequences_only_while_there_are_enough():
+    from transnormer.ops.rotate import kernel
+
+    for shape, tile, programs, sequences in (
+        ((128, 1024, 2, 32), 2048, 1024, 2),
+        ((128, 512, 8, 64), 1024, 2048, 2),
+        ((8, 512, 8, 64), 2048, 128, 1),
+        ((3, 2**20, 1, 64), 2048, 2**15, 3),
+        ((1, 1, 8, 64), 2048, 1, 1),
+    ):
+        q, positions = torch.empty(shape, device="meta"), torch.empty(shape[1], device="meta")
+        grid, taken, _ = kernel._launch(q, positions, None, 0, tile)
+        assert (grid[0] * grid[1], taken) == (programs, sequences)
+
+
+@with_kernels
+def test_angles_of_long_sequences_are_as_exact_as_float32():
+    """A pair (1, 0) becomes (cos, sin) of its float32 angle: all quadrants, near the axes, both signs."""
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.cat([torch.arange(500), torch.randint(0, 131072, (1500,), generator=generator)])
+    eighths = torch.pi / 4 * torch.tensor([1.0, -1.0, 0.5, 1e-3])
+    rates = torch.cat([torch.rand(60, generator=generator) * 2 - 1, eighths])
+    q = torch.tensor([1.0, 0.0]).repeat(64).expand(1, 2000, 1, 128).contiguous()
+    turned, _ = rotate(*(x.to(DEVICE) for x in (q, q, positions, rates)), backend="triton")
+    angles = (positions.float()[:, None] * rates).double()
+    exact = torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(-2)
+    assert (turned.cpu()[0, :, 0].double() - exact).abs().max() < 1.2e-7
+
+
+@with_kernels
+def test_angles_beyond_float32_still_turn_and_lost_ones_are_not_hidden():
+    q = torch.tensor([1.0, 0.0]).repeat(8).expand(1, 40, 1, 16).contiguous().to(DEVICE)
+    positions = torch.arange(40, device=DEVICE) * 100_000
+    rates = torch.tensor([1.0, 1e3, -1e6, 1e20, -1e30, 1.0, 1.0, float("nan")], device=DEVICE)
+    lengths = rotate(q, q, positions, rates, backend="triton")[0].unflatten(-1, (8, 2)).norm(dim=-1)
+    torch.testing.assert_close(lengths[..., :7], torch.ones_like(lengths[..., :7]), atol=1e-4, rtol=0)
+    assert lengths[..., 7].isnan().all()
+
+
+@with_kernels
+def test_only_heads_and_rows_far_apart_are_copied():
+    from transnormer.ops.rotate import kernel
+
+    for strides, copied in (((2**40, 64, 16, 1), False), ((1, 16, 2**30, 1), True), ((1, 2**25, 16, 1), True)):
+        x = torch.empty_strided((1, 8, 4, 16), strides, device="meta")
+        assert (kernel._near(x) is not x) == copied
+
+
+def heads_first(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers with the heads before the tokens in memory."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@with_kernels
 def test_strided_views_need_no_copies_and_fixed_rates_no_gradient():
-    x = inputs(2, 70, 3, 16)
+    x = inputs(2, 150, 3, 16)
     q, k = x["q"].float().to(DEVICE), x["k"].float().to(DEVICE)
     positions, rates = x["positions"].to(DEVICE), rotary_rates(16, torch.device(DEVICE))
     joined = torch.stack([q, k], dim=2)
-    turned = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k)]
     expected = rotate(q, k, positions, rates, backend="triton")
-    for views in (joined.unbind(2), turned):
+    for views in (joined.unbind(2), map(heads_first, (q, k)), (joined[:, :, 0], heads_first(k))):
         ours = rotate(*views, positions, rates, backend="triton")
         assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
     gradients = []
     for backend in ("triton", "torch"):
         leaf = joined.clone().requires_grad_()
-        turned_q, turned_k = rotate(*leaf.unbind(2), positions, rates, feature_map="elu", backend=backend)
-        (turned_q.mT.flatten(1).cumsum(1).sin() * turned_k.flatten(1)).sum().backward()  # gradients of any strides
+        q, k = leaf[:, :, 0], heads_first(leaf[:, :, 1])
+        turned_q, turned_k = rotate(q, k, positions, rates, feature_map="elu", backend=backend)
+        # Gradients of any strides: one with the heads first, one with the features not last.
+        (turned_q.transpose(1, 2).flatten(1).cumsum(1).sin() * turned_k.mT.flatten(1)).sum().backward()
         gradients.append(leaf.grad)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
 

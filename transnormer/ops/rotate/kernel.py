@@ -1,7 +1,9 @@
 """φ, reflection and rotation of queries and keys in one Triton kernel: each is read once and written once.
 
-The backward reads the inputs again instead of keeping what lies between; without a feature map it reads the outputs,
-which an attention keeps anyway. The gradient of the rates is summed program by program, in a fixed order.
+A program turns the queries and the keys of some positions, in all heads and, where the positions of all sequences are
+the same, in several sequences: they share their cosines and sines. The backward reads the inputs again instead of
+keeping what lies between; without a feature map it reads the outputs, which an attention keeps anyway. The gradient
+of the rates is summed program by program, in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,17 +15,58 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, power_of_two, unit_stride
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_rows, phi, phi_slope, store_rows
+from transnormer.ops.launch import cannot_launch, near_rows, power_of_two
+from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_tile, phi, phi_slope, store_tile, tile_offsets
 
 MAX_HEAD_DIM = 256
-# Numbers of one head that a program holds at a time.
-_TILE = 2048
+# Numbers of one head that a program holds at a time, of q and of k: what 64 registers (backward 80) have room for.
+_TILE, _TILE_BACKWARD = 2048, 1024
+# Numbers of one head that an H200 works on at a time: 8 forward programs on each of 132 multiprocessors. Programs take
+# several sequences only as long as there is still that much for all of them together.
+_AT_A_TIME = 2**21
+
+# π/2 as a sum. The first two have so few bits that an angle minus multiples of them is exact: with a fused multiply-add
+# always, without one up to angles of 2¹⁷.
+_QUARTER = tl.constexpr(1.5703125)
+_QUARTER_MORE = tl.constexpr(0.000484466552734375)
+_QUARTER_REST = tl.constexpr(-6.39757843146e-7)
+_TWO_OVER_PI = tl.constexpr(0.6366197723675814)
+# 1.5 · 2²³: what is added to this number is rounded to a whole one, whose last bits are those of the sum.
+_ROUNDING = tl.constexpr(12582912.0)
+_FARTHEST = tl.constexpr(4194304.0)
 
 
 def why_not(*, device: str, q: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
     return cannot_launch(device, q, None, MAX_HEAD_DIM)
+
+
+@triton.jit
+def _cosines_and_sines(angles):
+    """cos and sin of float32 angles, off by 7e-8 at most (up to 10⁶), with one range reduction for both.
+
+    It is that of Cody and Waite (1980): the angle minus a number of quarter turns, without rounding. Angles above 2²²,
+    which float32 knows to half a radian, are taken as 2²², so that cos and sin stay in [-1, 1].
+    """
+    angles = tl.clamp(angles, -_FARTHEST, _FARTHEST, propagate_nan=tl.PropagateNan.ALL)
+    rounded = angles * _TWO_OVER_PI + _ROUNDING
+    quarters = rounded - _ROUNDING
+    rest = angles - quarters * _QUARTER - quarters * _QUARTER_MORE - quarters * _QUARTER_REST  # in [-π/4, π/4]
+    square = rest * rest
+    # The polynomials of these degrees with the least largest error: 4e-9 and 1e-10.
+    sin = rest + rest * square * (-1.66666548e-1 + square * (8.332168927e-3 - square * 1.951601202e-4))
+    cos = 4.166664663e-2 + square * (-1.388735537e-3 + square * 2.44370079e-5)
+    cos = 1.0 + square * (-0.5 + square * cos)
+    # A quarter turn makes (-sin, cos) of (cos, sin), two of them (-cos, -sin): bit 0 swaps, bit 1 is the sign.
+    quarter = rounded.to(tl.uint32, bitcast=True)
+    odd = (quarter & 1) != 0
+    return _negated(tl.where(odd, sin, cos), quarter + 1), _negated(tl.where(odd, cos, sin), quarter)
+
+
+@triton.jit
+def _negated(x, quarter):
+    """-x where bit 1 of `quarter` is set."""
+    return (x.to(tl.uint32, bitcast=True) ^ ((quarter & 2) << 30)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -45,123 +88,153 @@ def _joined(even, odd):
 
 
 @triton.jit
-def _where(POSITIONS, RATES, DIRECTION, T, p_b, p_t, D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr,
-           REFLECTED: tl.constexpr):  # fmt: skip
-    """This program's rows, which of them exist, their positions, cosines and sines [BT, BD/2], and the mirror."""
-    rows = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
-    inside = rows < T
-    at = POSITIONS + tl.program_id(1).to(tl.int64) * p_b + rows * p_t
-    positions = tl.load(at, mask=inside, other=0).to(tl.float32)
+def _place(POSITIONS, RATES, DIRECTION, B, T, sequences, p_b, p_t, D: tl.constexpr, BD: tl.constexpr,
+           BT: tl.constexpr, REFLECTED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """What a program works on, and what all its queries and keys share.
+
+    Sequences (from, to); the first row, the rows counted from there, which of them exist; positions, cosines and
+    sines [BT, BD/2], the mirror.
+    """
+    begin = tl.program_id(1).to(tl.int64) * sequences
+    end = tl.minimum(begin + sequences, B)
+    row = tl.program_id(0).to(tl.int64) * BT
+    local = tl.arange(0, BT)
+    inside = row + local < T
+    at = POSITIONS + begin * p_b + row * p_t + local * p_t
+    positions = (tl.load(at) if WHOLE else tl.load(at, mask=inside, other=0)).to(tl.float32)
     pair = tl.arange(0, BD // 2)
-    angles = positions[:, None] * tl.load(RATES + pair, mask=pair < D // 2, other=0.0)[None, :]
+    rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0)
+    cos, sin = _cosines_and_sines(positions[:, None] * rates[None, :])
     d = tl.arange(0, BD)
     direction = tl.load(DIRECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
-    return rows, inside, positions, tl.cos(angles), tl.sin(angles), direction
+    return begin, end, row, local, inside, positions, cos, sin, direction
 
 
 @triton.jit
-def _forward_one(
-    X, Y, POSITIONS, RATES, DIRECTION, T, H, x_b, x_t, x_h, y_b, y_t, y_h, p_b, p_t,
-    D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr,
-):  # fmt: skip
-    rows, inside, _, cos, sin, direction = _where(POSITIONS, RATES, DIRECTION, T, p_b, p_t, D, BD, BT, REFLECTED)
-    batch = tl.program_id(1).to(tl.int64)
-    d = tl.arange(0, BD)
-    for head in range(H):
-        x = load_rows(X + batch * x_b + head * x_h, rows, d, x_t, inside, D).to(tl.float32)
-        features = phi(x, d, PHI, D, D < BD)
-        if REFLECTED:
-            features = _reflected(features, direction)
-        even, odd = _pairs(features)
-        turned = _joined(even * cos - odd * sin, even * sin + odd * cos)
-        store_rows(Y + batch * y_b + head * y_h, rows, d, y_t, inside, D, turned)
+def _features(x, d, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr):
+    """The even and the odd columns of φ(x), reflected."""
+    features = phi(x.to(tl.float32), d, PHI, D, D < BD)
+    return _pairs(_reflected(features, direction) if REFLECTED else features)
 
 
 @triton.jit
-def _backward_one(
-    X, DY, DX, SHARES, POSITIONS, RATES, DIRECTION, T, H, x_b, x_t, x_h, y_b, y_t, y_h, dx_b, dx_t, dx_h, p_b, p_t,
-    D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr,
-    LEARNED: tl.constexpr,
-):  # fmt: skip
-    """Turn the gradient back, reflect it, times φ'; the angle's is dy_odd·y_even - dy_even·y_odd.
+def _turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+            REFLECTED: tl.constexpr):  # fmt: skip
+    """φ(x), reflected and turned."""
+    even, odd = _features(x, d, direction, D, BD, PHI, REFLECTED)
+    return _joined(even * cos - odd * sin, even * sin + odd * cos)
 
-    X is the input of the rotation, or without a feature map (PHI 0) its output.
+
+@triton.jit
+def _turned_back(x, dy, d, cos, sin, direction, dangles, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+                 REFLECTED: tl.constexpr, LEARNED: tl.constexpr):  # fmt: skip
+    """dx: the gradient turned back, reflected, times φ'; and dangles plus its own share, dy_odd·y_even - dy_even·y_odd.
+
+    x is the input of the rotation, or without a feature map (PHI 0) its output. That share is an area, which stays the
+    same when both sides are turned back: the features need not be turned.
     """
-    rows, inside, positions, cos, sin, direction = _where(
-        POSITIONS, RATES, DIRECTION, T, p_b, p_t, D, BD, BT, REFLECTED
-    )
-    batch = tl.program_id(1).to(tl.int64)
-    d = tl.arange(0, BD)
-    dangles = tl.zeros((BT, BD // 2), tl.float32)
-    for head in range(H):
-        x = load_rows(X + batch * x_b + head * x_h, rows, d, x_t, inside, D).to(tl.float32)
-        dy = load_rows(DY + batch * y_b + head * y_h, rows, d, y_t, inside, D).to(tl.float32)
-        dy_even, dy_odd = _pairs(dy)
-        dx = _joined(dy_even * cos + dy_odd * sin, dy_odd * cos - dy_even * sin)
-        if REFLECTED:
-            dx = _reflected(dx, direction)
-        store_rows(DX + batch * dx_b + head * dx_h, rows, d, dx_t, inside, D, dx * phi_slope(x, PHI))
-        if LEARNED:
-            if PHI == 0:
-                y_even, y_odd = _pairs(x)
-            else:
-                features = phi(x, d, PHI, D, D < BD)
-                if REFLECTED:
-                    features = _reflected(features, direction)
-                even, odd = _pairs(features)
-                y_even, y_odd = even * cos - odd * sin, even * sin + odd * cos
-            dangles += dy_odd * y_even - dy_even * y_odd
+    dy_even, dy_odd = _pairs(dy.to(tl.float32))
+    even, odd = dy_even * cos + dy_odd * sin, dy_odd * cos - dy_even * sin
     if LEARNED:
-        program = (tl.program_id(2) * tl.num_programs(1) + batch) * tl.num_programs(0) + tl.program_id(0)
-        pair = tl.arange(0, BD // 2)
-        tl.store(SHARES + program * (D // 2) + pair, tl.sum(dangles * positions[:, None], 0), mask=pair < D // 2)
+        if PHI == 0:
+            y_even, y_odd = _pairs(x.to(tl.float32))
+            dangles += dy_odd * y_even - dy_even * y_odd
+        else:
+            x_even, x_odd = _features(x, d, direction, D, BD, PHI, REFLECTED)
+            dangles += odd * x_even - even * x_odd
+    dx = _joined(even, odd)
+    if REFLECTED:
+        dx = _reflected(dx, direction)
+    return dx * phi_slope(x, PHI), dangles
 
 
 @triton.jit
 def _forward(
-    Q, K, YQ, YK, POSITIONS, RATES, DIRECTION, T, H, q_b, q_t, q_h, k_b, k_t, k_h, y_b, y_t, y_h, p_b, p_t,
+    Q, K, YQ, YK, POSITIONS, RATES, DIRECTION, B, T, H, sequences,
+    q_b, q_t, q_h, k_b, k_t, k_h, y_b, y_t, y_h, p_b, p_t,
     D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Queries and keys by different programs of one launch."""
-    if tl.program_id(2) == 0:
-        _forward_one(
-            Q, YQ, POSITIONS, RATES, DIRECTION, T, H, q_b, q_t, q_h, y_b, y_t, y_h, p_b, p_t, D, BD, BT, PHI, REFLECTED
-        )
-    else:
-        _forward_one(
-            K, YK, POSITIONS, RATES, DIRECTION, T, H, k_b, k_t, k_h, y_b, y_t, y_h, p_b, p_t, D, BD, BT, PHI, REFLECTED
-        )
+    begin, end, row, local, inside, _, cos, sin, direction = _place(
+        POSITIONS, RATES, DIRECTION, B, T, sequences, p_b, p_t, D, BD, BT, REFLECTED, WHOLE
+    )
+    d = tl.arange(0, BD)
+    q_at, k_at, y_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t), tile_offsets(local, d, y_t)
+    for batch in range(begin, end):
+        for head in range(H):
+            # Both are on their way before one is needed.
+            q = load_tile(Q + batch * q_b + row * q_t + head * q_h, q_at, d, inside, D, WHOLE, "")
+            k = load_tile(K + batch * k_b + row * k_t + head * k_h, k_at, d, inside, D, WHOLE, "")
+            y = batch * y_b + row * y_t + head * y_h
+            yq = _turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+            store_tile(YQ + y, y_at, d, inside, D, yq, WHOLE)
+            yk = _turned(k, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+            store_tile(YK + y, y_at, d, inside, D, yk, WHOLE)
 
 
 @triton.jit
 def _backward(
-    Q, K, DYQ, DYK, DQ, DK, SHARES, POSITIONS, RATES, DIRECTION, T, H,
+    Q, K, DYQ, DYK, DQ, DK, SHARES, POSITIONS, RATES, DIRECTION, B, T, H, sequences,
     q_b, q_t, q_h, k_b, k_t, k_h, yq_b, yq_t, yq_h, yk_b, yk_t, yk_h, d_b, d_t, d_h, p_b, p_t,
     D: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr,
-    LEARNED: tl.constexpr,
+    WHOLE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
-    if tl.program_id(2) == 0:
-        _backward_one(
-            Q, DYQ, DQ, SHARES, POSITIONS, RATES, DIRECTION, T, H, q_b, q_t, q_h, yq_b, yq_t, yq_h, d_b, d_t, d_h,
-            p_b, p_t, D, BD, BT, PHI, REFLECTED, LEARNED,
-        )  # fmt: skip
-    else:
-        _backward_one(
-            K, DYK, DK, SHARES, POSITIONS, RATES, DIRECTION, T, H, k_b, k_t, k_h, yk_b, yk_t, yk_h, d_b, d_t, d_h,
-            p_b, p_t, D, BD, BT, PHI, REFLECTED, LEARNED,
-        )  # fmt: skip
+    begin, end, row, local, inside, positions, cos, sin, direction = _place(
+        POSITIONS, RATES, DIRECTION, B, T, sequences, p_b, p_t, D, BD, BT, REFLECTED, WHOLE
+    )
+    d = tl.arange(0, BD)
+    q_at, k_at, dx_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t), tile_offsets(local, d, d_t)
+    yq_at, yk_at = tile_offsets(local, d, yq_t), tile_offsets(local, d, yk_t)
+    dangles = tl.zeros((BT, BD // 2), tl.float32)
+    for batch in range(begin, end):
+        for head in range(H):
+            q = load_tile(Q + batch * q_b + row * q_t + head * q_h, q_at, d, inside, D, WHOLE, "")
+            dyq = load_tile(DYQ + batch * yq_b + row * yq_t + head * yq_h, yq_at, d, inside, D, WHOLE, "")
+            k = load_tile(K + batch * k_b + row * k_t + head * k_h, k_at, d, inside, D, WHOLE, "")
+            dyk = load_tile(DYK + batch * yk_b + row * yk_t + head * yk_h, yk_at, d, inside, D, WHOLE, "")
+            dx = batch * d_b + row * d_t + head * d_h
+            dq, dangles = _turned_back(q, dyq, d, cos, sin, direction, dangles, D, BD, PHI, REFLECTED, LEARNED)
+            store_tile(DQ + dx, dx_at, d, inside, D, dq, WHOLE)
+            dk, dangles = _turned_back(k, dyk, d, cos, sin, direction, dangles, D, BD, PHI, REFLECTED, LEARNED)
+            store_tile(DK + dx, dx_at, d, inside, D, dk, WHOLE)
+    if LEARNED:
+        program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+        pair = tl.arange(0, BD // 2)
+        tl.store(SHARES + program * (D // 2) + pair, tl.sum(dangles * positions[:, None], 0), mask=pair < D // 2)
 
 
-def _launch(q: Tensor, reflection: Tensor | None, phi: int) -> tuple[tuple[int, int, int], dict[str, Any]]:
-    """The grid, and compile-time constants."""
+def _launch(
+    q: Tensor, positions: Tensor, reflection: Tensor | None, phi: int, tile: int
+) -> tuple[tuple[int, int], int, dict[str, Any]]:
+    """The grid, the sequences of a program, and compile-time constants."""
     batch, length, _, size = q.shape
     columns = power_of_two(size)
-    rows = min(_TILE // columns, power_of_two(length))
-    options = {"D": size, "BD": columns, "BT": rows, "PHI": phi, "REFLECTED": reflection is not None, "num_warps": 4}
-    return (triton.cdiv(length, rows), batch, 2), options
+    rows = min(tile // columns, power_of_two(length))
+    blocks = triton.cdiv(length, rows)
+    sequences = 1  # those of a program share their positions
+    if _position_strides(positions)[0] == 0:
+        sequences = max(1, min(batch, batch * blocks * tile // _AT_A_TIME))
+    options = {
+        "D": size,
+        "BD": columns,
+        "BT": rows,
+        "PHI": phi,
+        "REFLECTED": reflection is not None,
+        # Tiles that lie inside of the tensors need no masks.
+        "WHOLE": length % rows == 0 and size == columns,
+        "num_warps": 4,
+    }
+    return (blocks, triton.cdiv(batch, sequences)), sequences, options
+
+
+def _near(x: Tensor) -> Tensor:
+    """Rows, and heads, so near each other that their offsets have 32 bits."""
+    x = near_rows(x)
+    return x if x.stride(2) * x.shape[2] < 2**31 else x.contiguous()
 
 
 def _position_strides(positions: Tensor) -> tuple[int, int]:
+    """From one sequence to the next (none where all have the same positions), and from one token to the next."""
     return (0 if positions.dim() == 1 else positions.stride(0)), positions.stride(-1)
 
 
@@ -170,9 +243,9 @@ def _op(
     q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None, phi: int
 ) -> tuple[Tensor, Tensor]:
     yq, yk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
-    grid, options = _launch(q, reflection, phi)
+    grid, sequences, options = _launch(q, positions, reflection, phi, _TILE)
     _forward[grid](
-        q, k, yq, yk, positions, rates, reflection, q.shape[1], q.shape[2],
+        q, k, yq, yk, positions, rates, reflection, *q.shape[:3], sequences,
         *q.stride()[:3], *k.stride()[:3], *yq.stride()[:3], *_position_strides(positions), **options,
     )  # fmt: skip
     return yq, yk
@@ -201,13 +274,12 @@ def _backward_op(
 
     Without a feature map (phi 0) `q` and `k` are the results of the forward.
     """
-    dyq, dyk = unit_stride(dyq), unit_stride(dyk)
+    dyq, dyk = _near(dyq), _near(dyk)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
-    grid, options = _launch(q, reflection, phi)
-    programs = grid[0] * grid[1] * grid[2] if learned else 0
-    shares = torch.empty((programs, q.shape[3] // 2), dtype=torch.float32, device=q.device)
+    grid, sequences, options = _launch(q, positions, reflection, phi, _TILE_BACKWARD)
+    shares = torch.empty((grid[0] * grid[1] if learned else 0, q.shape[3] // 2), dtype=torch.float32, device=q.device)
     _backward[grid](
-        q, k, dyq, dyk, dq, dk, shares, positions, rates, reflection, q.shape[1], q.shape[2],
+        q, k, dyq, dyk, dq, dk, shares, positions, rates, reflection, *q.shape[:3], sequences,
         *q.stride()[:3], *k.stride()[:3], *dyq.stride()[:3], *dyk.stride()[:3], *dq.stride()[:3],
         *_position_strides(positions), **options, LEARNED=learned,
     )  # fmt: skip
@@ -250,7 +322,5 @@ def rotate(
 ) -> tuple[Tensor, Tensor]:
     """The kernel behind `transnormer.ops.rotate`; its arguments have been checked there."""
     direction = None if reflection is None else reflection.float().contiguous()
-    yq, yk = _op(
-        unit_stride(q), unit_stride(k), positions, rates.float().contiguous(), direction, PHI_CODES[feature_map]
-    )
+    yq, yk = _op(_near(q), _near(k), positions, rates.float().contiguous(), direction, PHI_CODES[feature_map])
     return yq, yk
