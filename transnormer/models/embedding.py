@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transnormer.ops.shapes import accumulation_dtype
+
 LARGEST_SMALL_VOCABULARY = 512
 
 
@@ -24,8 +26,8 @@ class NumberEmbedding(nn.Linear):
         self.largest = largest
 
     def forward(self, input: Tensor) -> Tensor:
-        numbers = input.unsqueeze(-1).to(self.weight.dtype) * (2 / self.largest) - 1
-        return super().forward(numbers)
+        numbers = input.unsqueeze(-1).to(accumulation_dtype(self.weight.dtype)) * (2 / self.largest) - 1
+        return super().forward(numbers.to(self.weight.dtype))
 
 
 class TokenEmbedding(nn.Embedding):
