@@ -202,9 +202,9 @@ NORM_GPU = [
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 @pytest.mark.parametrize("case", NORM if INTERPRETED else NORM_GPU, ids=str)
 def test_norm_attention_kernel(case, dtype, parts, monkeypatch):
-    from transnormer.ops.norm_attention import kernel
+    from transnormer.ops.norm_attention import kernel_plan
 
-    monkeypatch.setattr(kernel, "_wanted_parts", lambda *_: 1 if parts == "one part" else 128)
+    monkeypatch.setattr(kernel_plan, "wanted_parts", lambda *_: 1 if parts == "one part" else 128)
     length, d, e, causal, masked = case
     shapes = [(2, length, 2, d), (2, length, 2, d), (2, length, 2, e)]
     inputs = tensors(*shapes, dtype=dtype, device=DEVICE)

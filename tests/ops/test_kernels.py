@@ -74,11 +74,11 @@ def with_squares(reference, case):
 @pytest.mark.parametrize("case", parameters(NORM_INTERPRETED if INTERPRETED else NORM_ON_A_GPU))
 def test_norm_attention(case, monkeypatch):
     """Outputs and all gradients; what the cases cover is written in kernel_choices.py."""
-    from transnormer.ops.norm_attention import kernel
+    from transnormer.ops.norm_attention import kernel_plan
 
     # At most a dozen programs, so that parts are more than a chunk long.
-    monkeypatch.setattr(kernel, "_wanted_parts", lambda pairs, *_: -(-12 // pairs) if case.many_parts else 1)
-    monkeypatch.setattr(kernel, "_AT_ONCE", 0 if case.limited else 10**9)
+    monkeypatch.setattr(kernel_plan, "wanted_parts", lambda pairs, *_: -(-12 // pairs) if case.many_parts else 1)
+    monkeypatch.setattr(kernel_plan, "_AT_ONCE", 0 if case.limited else 10**9)
     d, e = case.d, case.e or case.d
     for batch, length, heads in case.shapes:
         inputs = tensors(*[(batch, length, heads, size) for size in (d, d, e)], dtype=case.dtype)
@@ -114,10 +114,10 @@ def test_norm_attention(case, monkeypatch):
 )
 def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
     """Into parts that are whole chunks of either direction, as many of the one as of the other."""
-    from transnormer.ops.norm_attention.kernel import _Plan
+    from transnormer.ops.norm_attention.kernel_plan import Plan
 
     q = torch.empty((batch, length, heads, d), device="meta")
-    plan = _Plan(q, q, None, True, 0)
+    plan = Plan(q, q, None, True, 0)
     assert plan.part == part
     for chunk in (plan.chunk, plan.forward_chunk):
         _, chunks, chunks_per_part = plan.walk(chunk)
