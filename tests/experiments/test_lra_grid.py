@@ -59,6 +59,7 @@ def test_two_methods_on_two_tasks(case: GridCase) -> None:
     names = [f"{task}-{method}-42" for method in ("t2", "vanilla") for task in ("text", "image")]
     assert sorted(path.stem for path in case.results.glob("*.json")) == sorted(names)
     assert [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")] == names
+    assert max(record(case, name)["cells_at_once"] for name in names) == 2
     for name in names:
         result = RunFolder(case.runs / name).read_result()
         assert result is not None
@@ -71,7 +72,7 @@ def test_two_methods_on_two_tasks(case: GridCase) -> None:
         assert made["wall_steps_per_second"] < made["steps_per_second"]
         assert made["peak_memory_bytes"] is None
         assert result["peak_memory_bytes"] is None
-        assert made["cells_at_once"] == 2
+        assert made["cells_at_once"] in (1, 2), "the last one may have been alone"
         assert made["parameters"] == result["parameters"]
         assert made["data"]["kind"] == "stand-in"
         assert made["data"]["examples"]["test"] == (40 if "text" in name else 8)
