@@ -25,7 +25,7 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
 
     A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
     have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
-    which are cut for nothing; the narrower their tiles, the more of them must be under way at once.
+    which are cut for nothing; that narrower tiles need more programs under way at once is reckoned, not measured.
     """
     if causal:
         enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)
