@@ -1,4 +1,4 @@
-"""Settings for the whole suite: one thread per test process, and uninitialised memory that shows itself."""
+"""Settings for the whole suite: one thread per test process, no clocks, and uninitialised memory that shows itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+# How long an example takes says something about who else uses the machine, not about the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
