@@ -197,24 +197,19 @@ def norm_attention(
     know nothing of each other.
     """
     q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
-    if max(q.shape[3], v.shape[3]) <= _WIDEST_HEAD:
-        return _one_block(q, k, v, causal, feature_map, mask, state, square_sums)
-    features, columns = range(0, q.shape[3], _WIDEST_HEAD), range(0, v.shape[3], _WIDEST_HEAD)
+    mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
+
+    def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor]:
+        start = None if state is None else state[:, :, d, e].contiguous()
+        out, borders, squares = _op(q[..., d], k[..., d], v[..., e], mask, start, causal, code, squared)
+        return out, borders[:, :, -1], squares
+
+    features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])
+    if len(features) == len(columns) == 1:
+        return block(features[0], columns[0], square_sums)
     outs, memories = [], []
     for e in columns:
-        results = [
-            _one_block(
-                q[..., d : d + _WIDEST_HEAD],
-                k[..., d : d + _WIDEST_HEAD],
-                v[..., e : e + _WIDEST_HEAD],
-                causal,
-                feature_map,
-                mask,
-                None if state is None else state[:, :, d : d + _WIDEST_HEAD, e : e + _WIDEST_HEAD],
-                False,
-            )
-            for d in features
-        ]
+        results = [block(d, e, squared=False) for d in features]
         outs.append(torch.stack([out.float() for out, *_ in results]).sum(dim=0).to(v.dtype))
         memories.append(torch.cat([memory for _, memory, _ in results], dim=2))
     out = torch.cat(outs, dim=-1)
@@ -222,16 +217,6 @@ def norm_attention(
     return out, torch.cat(memories, dim=-1), squares
 
 
-def _one_block(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    feature_map: str,
-    mask: Tensor | None,
-    state: Tensor | None,
-    square_sums: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    state = None if state is None else state.contiguous()
-    out, borders, squares = _op(q, k, v, as_mask_bytes(mask), state, causal, PHI_CODES[feature_map], square_sums)
-    return out, borders[:, :, -1], squares
+def _tiles(width: int) -> list[slice]:
+    """The columns of a head in pieces that a kernel can take."""
+    return [slice(start, start + _WIDEST_HEAD) for start in range(0, width, _WIDEST_HEAD)]

@@ -16,8 +16,8 @@ from transnormer.ops.shapes import accumulation_dtype
 
 _KERNEL = load_kernel("rotate")
 # Bytes of q from which a compiled backward turns q and k again instead of keeping them: the projection they are views
-# of is kept for v anyway, so the turned ones would be two fifths of all that an attention keeps. It costs one percent
-# of a step of the language model (H200).
+# of is kept for v anyway, so the turned ones would be two fifths of all that an attention keeps. It should cost
+# one percent of a step of the language model (an H200; reckoned from the forward's time).
 _WORTH_RECOMPUTING = 48 * 2**20
 
 
