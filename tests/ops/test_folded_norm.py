@@ -163,8 +163,8 @@ def test_what_cannot_be_folded_is_not(folding):
     assert folds(mixer.o_proj, torch.bfloat16)
     assert not folds(mixer.o_proj, torch.float16)  # the unnormalised sums would overflow
     assert not folds(torch.nn.Sequential(torch.nn.Linear(32, 32)), torch.bfloat16)  # somebody's own projection
-    for kind in ("rms_gain", "layer", "head_rms", "none"):
-        assert not xnorm.XNorm(kind, 32).folds_into(mixer.o_proj, torch.bfloat16)
+    for kind in ("rms_gain", "layer", "batch", "head_rms", "none"):
+        assert not xnorm.XNorm(kind, 32, causal=False).folds_into(mixer.o_proj, torch.bfloat16)
     mixer.o_proj.register_forward_hook(lambda *_: None)
     assert not folds(mixer.o_proj, torch.bfloat16)
 

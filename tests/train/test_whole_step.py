@@ -150,13 +150,18 @@ def test_a_step_that_cannot_be_compiled_says_what_to_do(lra_store, tmp_path: Pat
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("task", ["lra/listops", "lra/retrieval", "lra/image"])
-def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "norm"),
+    [("lra/listops", "rms"), ("lra/retrieval", "rms"), ("lra/image", "rms"), ("lra/listops", "batch")],
+)
+def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, norm: str, tmp_path: Path) -> None:
     for speed in ("eager", "graph"):
         config = lra_config(
             task,
             lra_store(task),
             **STILL,
+            model__norm=norm,
+            model__mixer_options={"norm": {"xnorm": norm}},
             train__speed=speed,
             **{**WHOLE, "train__device": "cuda", "train__precision": "float32"},
         )

@@ -33,7 +33,7 @@ class ModelSection(Section):
     mixer_options: dict[str, dict[str, str | int | float | bool | None]] | None = Field(
         default=None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
     )
-    norm: Literal["rms", "layer", "scale"] | None = Field(
+    norm: Literal["rms", "layer", "batch", "scale"] | None = Field(
         default=None, description="norm of the sublayers; the one inside NormAttention is mixer_options.norm.xnorm"
     )
     embedding: Literal["table", "number"] | None = Field(

@@ -56,7 +56,7 @@ class DiagAttention(AttentionMixer):
         self.block_size = block_size
         self.dropout = dropout
         self.rotation = Rotation(position, self.head_dim)
-        self.xnorm = XNorm(xnorm or ("rms" if kind == "rela" else "none"), hidden_size)
+        self.xnorm = XNorm(xnorm or ("rms" if kind == "rela" else "none"), hidden_size, causal)
 
     @classmethod
     def window(cls, options: dict[str, Any]) -> int:
@@ -69,9 +69,9 @@ class DiagAttention(AttentionMixer):
         q, k = self.rotation(q, k, positions % self.block_size)
         if state is not None and "keys" in state:
             out = self._continue(q, k, v, positions, mask, state)
-            y = self.xnorm.projected(self.o_proj, out)
+            y = self.xnorm.projected(self.o_proj, out, mask=mask)
         else:
-            y = self.xnorm.projected(self.o_proj, *self._attend(q, k, v, mask))
+            y = self.xnorm.projected(self.o_proj, *self._attend(q, k, v, mask), mask=mask)
         return y if state is None else (y, self._remember(k, v, mask, state))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:

@@ -47,7 +47,7 @@ class NormAttention(AttentionMixer):
         feature_map_named(feature_map)  # an unknown one is an error when the mixer is built
         self.feature_map = feature_map
         self.rotation = Rotation(position, self.head_dim)
-        self.xnorm = XNorm(xnorm, hidden_size)
+        self.xnorm = XNorm(xnorm, hidden_size, causal)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
@@ -69,7 +69,7 @@ class NormAttention(AttentionMixer):
             return_state=True,
             return_square_sums=folded,
         )
-        y = self.xnorm.projected(self.o_proj, out, *square_sums)
+        y = self.xnorm.projected(self.o_proj, out, *square_sums, mask=mask)
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}

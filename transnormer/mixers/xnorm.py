@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.batch_norm import BatchNorm
 from transnormer.mixers.linear import are_plain, have_biases
 from transnormer.ops import rms_norm
 
-XNORMS = ("none", "rms", "rms_gain", "layer", "head_rms")
+XNORMS = ("none", "rms", "rms_gain", "layer", "batch", "head_rms")
 _EPSILON = 1e-6
 
 
@@ -18,20 +19,26 @@ class XNorm(nn.Module):
     """Join the heads [B, T, H, D] -> [B, T, H·D] and normalise.
 
     `rms` runs over the whole width without parameters (the authors' choice); `rms_gain` adds a learned gain; `layer`
-    is LayerNorm; `head_rms` normalises each head by itself, which tensor parallelism can do without communication.
+    is LayerNorm; `batch` is BatchNorm, which the authors used in the Long-Range Arena; `head_rms` normalises each head
+    by itself, which tensor parallelism can do without communication.
     """
 
-    def __init__(self, kind: str, hidden_size: int) -> None:
+    def __init__(self, kind: str, hidden_size: int, causal: bool) -> None:
         super().__init__()
         if kind not in XNORMS:
             raise ConfigError(f"unknown xnorm '{kind}'", did_you_mean(kind, XNORMS))
+        if kind == "batch" and causal:
+            raise ConfigError("xnorm: batch statistics see later tokens", "choose another xnorm for a causal model")
         self.kind = kind
         if kind == "rms_gain":
             self.weight = nn.Parameter(torch.ones(hidden_size))
         elif kind == "layer":
             self.layer = nn.LayerNorm(hidden_size)
+        elif kind == "batch":
+            self.batch = BatchNorm(hidden_size)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mask` [B, T] says which tokens count in the statistics of a batch; the other kinds need none."""
         if self.kind == "head_rms":
             return rms_norm(x, eps=_EPSILON).flatten(-2)
         x = x.flatten(-2)
@@ -39,6 +46,8 @@ class XNorm(nn.Module):
             return rms_norm(x, eps=_EPSILON)
         if self.kind == "rms_gain":
             return rms_norm(x, self.weight, eps=_EPSILON)
+        if self.kind == "batch":
+            return self.batch(x, mask)
         return self.layer(x) if self.kind == "layer" else x
 
     def folds_into(self, projection: nn.Module, dtype: torch.dtype) -> bool:
@@ -49,10 +58,12 @@ class XNorm(nn.Module):
         plain = are_plain(projection) and have_biases(projection)
         return self.kind == "rms" and plain and dtype != torch.float16 and _folding_pays()
 
-    def projected(self, projection: nn.Module, x: Tensor, square_sums: Tensor | None = None) -> Tensor:
+    def projected(
+        self, projection: nn.Module, x: Tensor, square_sums: Tensor | None = None, *, mask: Tensor | None
+    ) -> Tensor:
         """projection(XNorm(x)) of x [B, T, H, D]; with its `square_sums` [B, T, H] as s·(Wx) + b, s = 1/rms(x)."""
         if square_sums is None:
-            return projection(self(x))
+            return projection(self(x, mask))
         assert isinstance(projection, nn.Linear)
         x = x.flatten(-2)
         scale = torch.rsqrt(square_sums.sum(dim=-1, keepdim=True) / x.shape[-1] + _EPSILON)  # [B, T, 1]

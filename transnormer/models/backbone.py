@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.batch_norm import BatchNorm
 from transnormer.mixers.contract import Mixer
 from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.packing import Packing
@@ -20,7 +21,7 @@ from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_p
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
-from transnormer.models.layers import Layer, ScaleNorm, build_norm
+from transnormer.models.layers import Layer, ScaleNorm, build_norm, normed
 
 
 class TransNormerPreTrainedModel(PreTrainedModel):
@@ -47,7 +48,7 @@ class TransNormerPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=config.initializer_range)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.LayerNorm | ScaleNorm | Rotation | Mixer):
+        elif isinstance(module, nn.Linear | nn.LayerNorm | BatchNorm | ScaleNorm | Rotation | Mixer):
             module.reset_parameters()
 
 
@@ -123,7 +124,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
             hidden_states.append(x)
         if isinstance(past_key_values, DecodeCache):
             past_key_values.seen_tokens += new
-        x = self.final_norm(x)
+        x = normed(self.final_norm, x, mask)
         hidden_states[-1] = x
         if packing is not None:
             x = packing.unpack(x)

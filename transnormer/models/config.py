@@ -14,8 +14,8 @@ from transnormer.mixers.registry import mixer_class, mixer_options
 _CHOICES = {
     "feed_forward": ("glu", "ffn"),
     "hidden_act": ("silu", "relu", "gelu"),
-    "norm": ("rms", "layer", "scale"),
-    "final_norm": ("rms", "layer", "scale", "none"),
+    "norm": ("rms", "layer", "batch", "scale"),
+    "final_norm": ("rms", "layer", "batch", "scale", "none"),
     "embedding": ("table", "number"),
     "position": ROTATIONS,
     "position_embedding": ("none", "sinusoidal", "learned"),
@@ -48,7 +48,8 @@ class TransNormerConfig(PreTrainedConfig):
     # Absolute positions added to the token embedding.
     position_embedding: str = "sinusoidal"
     max_position_embeddings: int = 512
-    # Norm of the sublayers: RMSNorm without parameters, LayerNorm, or ScaleNorm, an RMSNorm with one gain for all.
+    # Norm of the sublayers: RMSNorm without parameters, LayerNorm, BatchNorm (not for causal models), or ScaleNorm, an
+    # RMSNorm with one gain for all.
     norm: str = "rms"
     norm_first: bool = True
     # Norm after the last layer; unset: as `norm` before pre-norm's output, none after post-norm's own.
@@ -102,6 +103,8 @@ class TransNormerConfig(PreTrainedConfig):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
                 "choose a number of heads that divides the width",
             )
+        if self.causal and "batch" in (self.norm, self.final_norm):
+            raise ConfigError("norm: batch statistics see later tokens", "choose another norm for a causal model")
         assert self.mixers is not None
         assert self.mixer_options is not None
         if len(self.mixers) != self.num_hidden_layers:

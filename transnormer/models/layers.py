@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transnormer.mixers.batch_norm import BatchNorm
 from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.linear import should_join
 from transnormer.mixers.registry import build_mixer
@@ -51,7 +52,14 @@ def build_norm(kind: str, hidden_size: int, *, before_product: bool = False) -> 
         return nn.LayerNorm(hidden_size)
     if kind == "rms":
         return SimpleRMSNorm(before_product=before_product)
+    if kind == "batch":
+        return BatchNorm(hidden_size)
     return {"scale": ScaleNorm, "none": nn.Identity}[kind]()
+
+
+def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """norm(x) of x [B, T, hidden_size]; of all norms only BatchNorm asks which tokens are real."""
+    return norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
 
 
 class GLU(nn.Module):
@@ -123,14 +131,14 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, state: State | None = None) -> tuple[Tensor, State | None]:
         """x [B, T, hidden_size], right-padded; returns it mixed, with the new state where one was given."""
-        mixed = self.mixer(self.mixer_norm(x) if self.norm_first else x, mask, state, packed=True)
+        mixed = self.mixer(normed(self.mixer_norm, x, mask) if self.norm_first else x, mask, state, packed=True)
         if state is not None:
             mixed, state = mixed
         x = x + self.dropout(mixed)
         if not self.norm_first:
-            x = self.mixer_norm(x)
+            x = normed(self.mixer_norm, x, mask)
         if self.feed_forward is None:
             return x, state
         if self.norm_first:
-            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x))), state
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), state
+            return x + self.dropout(self.feed_forward(normed(self.feed_forward_norm, x, mask))), state
+        return normed(self.feed_forward_norm, x + self.dropout(self.feed_forward(x)), mask), state

@@ -142,8 +142,8 @@ class Learner:
         return self.task.metrics(dict(zip(sums, self.ranks.sum_floats(list(sums.values())), strict=True)))
 
     def is_finite(self) -> bool:
-        """Whether weights and optimizer state hold no NaN and no infinity."""
-        return all_finite([*self.model.parameters(), *optimizer_tensors(self.optimizer, self.model).values()])
+        """Whether weights, statistics and optimizer state hold no NaN and no infinity."""
+        return all_finite([*self.model.state_dict().values(), *optimizer_tensors(self.optimizer, self.model).values()])
 
     def bytes_needed(self) -> int:
         """About how many bytes a checkpoint takes."""

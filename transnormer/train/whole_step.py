@@ -65,7 +65,13 @@ class WholeStep:
         self._step.zero_()
         self._place.zero_()
         self._go.fill_(False)
-        self._recorded = capture(self._train, warmup=_WARMUP) if self._on_gpu else self._train
+        if not self._on_gpu:
+            self._recorded = self._train
+            return self._recorded
+        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]  # BatchNorm learns without an update
+        self._recorded = capture(self._train, warmup=_WARMUP)
+        for buffer, value in before:
+            buffer.copy_(value)
         return self._recorded
 
     def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:

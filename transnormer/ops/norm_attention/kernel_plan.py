@@ -43,6 +43,8 @@ class Plan:
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
         self.wide = max(self.bd, self.be) > _WIDEST_PIECE
+        if self.wide:  # Triton 3.6 compiles `causal_dk` of 32 columns beside 128 to wrong numbers on Hopper
+            self.bd, self.be = max(self.bd, _WIDEST_PIECE), max(self.be, _WIDEST_PIECE)
         self.chunk = min(64, power_of_two(self.length))
         # Both directions share the borders of the parts: a part is a whole number of either's chunks.
         longest = _LONGEST_CHUNK if causal and self.wide and _has_shared_memory(q.device) else 64

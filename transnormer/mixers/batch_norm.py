@@ -1,0 +1,57 @@
+"""BatchNorm of token sequences: per feature, over all real tokens of a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class BatchNorm(nn.Module):
+    """BatchNorm (Ioffe and Szegedy 2015) of x [B, T, width] over the tokens that `mask` [B, T] calls real.
+
+    In training a token's result depends on all others, later ones too: not for causal models. For evaluation it keeps
+    running statistics, so a text's result does not depend on its company. Statistics are float32 in any dtype.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.register_buffer("running_mean", torch.empty(width))
+        self.register_buffer("running_var", torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+        nn.init.zeros_(self.running_mean)
+        nn.init.ones_(self.running_var)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.training:
+            mean, variance = self._statistics(wide, mask)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        return ((wide - mean) * (torch.rsqrt(variance + self.eps) * self.weight) + self.bias).to(x.dtype)
+
+    def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of this batch, which the running ones follow (with the unbiased variance)."""
+        if mask is None:
+            count = torch.full((), x.shape[0] * x.shape[1], dtype=x.dtype, device=x.device)
+            mean = x.mean(dim=(0, 1))
+            variance = (x - mean).square().mean(dim=(0, 1))
+        else:
+            real = mask.unsqueeze(-1)
+            count = mask.sum().clamp(min=1).to(x.dtype)
+            mean = torch.where(real, x, 0.0).sum(dim=(0, 1)) / count
+            variance = torch.where(real, x - mean, 0.0).square().sum(dim=(0, 1)) / count
+        with torch.no_grad():
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        return mean, variance
