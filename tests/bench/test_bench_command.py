@@ -51,6 +51,28 @@ def test_mode_and_limit_reach_the_benchmark(monkeypatch):
     assert "1/2  t2  T=64  2.00 train steps/s (compile)  2.00 inference steps/s (compile)" in done.stderr
 
 
+def test_a_benchmark_cut_short_keeps_what_it_measured(tmp_path, monkeypatch):
+    """Beside the record, which stays as it was until there is a whole new one."""
+    out = tmp_path / "speed.json"
+    partial = tmp_path / "speed.partial.json"
+    arguments = ["speed", "--setting", "tiny", "--methods", "t2", "--lengths", "64,128", "--out", out]
+    out.write_text("an earlier record")
+    whole = speed.measure_speed
+
+    def cut_short(*arguments, **options):
+        yield next(whole(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(speed, "measure_speed", cut_short)
+    assert run(*arguments).exit_code != 0
+    assert out.read_text() == "an earlier record"
+    assert [row["length"] for row in json.loads(partial.read_text())["rows"]] == [64]
+    monkeypatch.setattr(speed, "measure_speed", whole)
+    assert run(*arguments).exit_code == 0
+    assert [row["length"] for row in json.loads(out.read_text())["rows"]] == [64, 128]
+    assert not partial.exists()
+
+
 def test_a_graph_needs_a_gpu():
     done = run("speed", "--mode", "graph", "--lengths", "64")
     assert isinstance(done.exception, ConfigError)

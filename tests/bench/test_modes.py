@@ -64,7 +64,7 @@ def bench(monkeypatch, problems, *, slow=(), mode="graph"):
         return {"steps_per_second": 2.0, "peak_bytes": None}
 
     monkeypatch.setattr(speed, "measure_cell", measure)
-    return speed._Bench(speed.ways_of(mode, CUDA), worker, 5.0, notes.append), tried, notes, worker
+    return speed._Bench(speed.ways_of(mode, CUDA), worker, 5.0, notes.append, {}), tried, notes, worker
 
 
 def test_the_best_way_that_works_is_taken_and_the_row_says_why_not_a_better_one(monkeypatch):
@@ -235,12 +235,74 @@ def test_compiled_code_that_loses_gradients_is_refused(monkeypatch):
         speed_cell.measure_cell(cell)
 
 
-def test_cells_are_compiled_ahead_by_several_processes(monkeypatch):
-    """All of them, each once; what fails there is only noted."""
+def test_cells_are_prepared_side_by_side_and_measured_one_by_one(monkeypatch):
+    """In real processes, with the compiler switched off: every cell once, in the order asked for."""
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    cells = [Cell("tiny", CPU, method, 64, "inference", EAGER) for method in ("t2", "vanilla", "no such method")]
     notes = []
-    speed.compile_ahead(cells, 2, 100, notes.append)
-    assert sorted(note.split()[0] for note in notes) == ["no", "t2", "vanilla"]
-    assert sum("compiled ahead, " in note for note in notes) == 2
-    assert any("not compiled ahead (unknown preset 'no such method-tiny'" in note for note in notes)
+    options = {"mode": "compile", "limit": 100, "note": notes.append, "compile_jobs": 3}
+    rows = list(speed.measure_speed("skyformer", ["t2", "vanilla"], [64, 128], CPU, **options))
+    assert [(row["method"], row["length"]) for row in rows] == [
+        (method, length) for method in ("t2", "vanilla") for length in (64, 128)
+    ]
+    assert all(row[f"{kind}_steps_per_second"] > 0 for row in rows for kind in speed_cell.KINDS)
+    assert sum(note.startswith("compiling ") for note in notes) == 3
+
+
+class Crowd:
+    """Benches that share a memory: a cell holds its part from its preparation to its measurement."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.order = room, []
+
+    def bench(self, size: int, prepares: bool = True):
+        crowd = self
+
+        class Bench:
+            held = False
+
+            def prepare(self, cell):
+                self.held = prepares
+                crowd.room -= size if prepares else 0
+                return prepares
+
+            def best(self, cell):
+                crowd.order.append(cell.method)
+                if not self.held:
+                    return {"train_mode": "graph"} if size <= crowd.room else {"train_failed": OUT_OF_MEMORY}
+                self.held, fits = False, crowd.room >= 0
+                crowd.room += size
+                return {"train_mode": "graph"} if fits else {"train_failed": OUT_OF_MEMORY}
+
+        return Bench()
+
+
+def test_what_does_not_fit_beside_others_is_measured_alone():
+    crowd = Crowd(room=10)
+    turns = [
+        (Cell("paper", CUDA, "large", 64, "train"), crowd.bench(8)),
+        (Cell("paper", CUDA, "broken", 64, "train"), crowd.bench(1, prepares=False)),
+        (Cell("paper", CUDA, "small", 64, "train"), crowd.bench(4)),
+        (Cell("paper", CUDA, "huge", 64, "train"), crowd.bench(11)),
+    ]
+    found = {cell.method: numbers for cell, numbers in speed._one_by_one(turns, lambda text: None)}
+    assert crowd.order == ["large", "small", "huge", "broken", "large", "small", "huge"]
+    assert found == {
+        "large": {"train_mode": "graph"},
+        "broken": {"train_mode": "graph"},
+        "small": {"train_mode": "graph"},
+        "huge": {"train_failed": OUT_OF_MEMORY},
+    }
+
+
+def test_a_prepared_cell_is_measured_as_it_is_and_no_other(monkeypatch):
+    built = []
+    monkeypatch.setattr(speed_cell, "_warm", lambda cell: (built.append(cell), None, None))
+    monkeypatch.setattr(speed_cell, "_measure", lambda cell, *warm: {"of": cell})
+    first, second = (Cell("tiny", CPU, method, 64, "train") for method in ("t2", "vanilla"))
+    speed_cell.prepare_cell(first)
+    assert speed_cell.measure_cell(first) == {"of": first}
+    assert built == [first]
+    speed_cell.prepare_cell(first)
+    assert speed_cell.measure_cell(second) == {"of": second}
+    assert speed_cell.measure_cell(first) == {"of": first}  # what was prepared in between is gone
+    assert built == [first, first, second, first]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,29 @@ from transnormer.errors import ConfigError, did_you_mean
 _SUFFIXES = {"k": 1024, "m": 1024**2}
 
 
+def recorded(
+    rows: Iterable[dict[str, Any]], path: Path | None, name: str, settings: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Pass rows on as they are measured, and keep them beside the record to come, in case it never does."""
+    measured = []
+    for row in rows:
+        measured.append(row)
+        if path:
+            _write(_partial(path), name, settings, measured)
+        yield row
+
+
 def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
     """Write `rows` with everything that is needed to measure them again."""
+    _write(path, name, settings, rows, **more)
+    _partial(path).unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_suffix(".partial.json")
+
+
+def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
     record = {
         "benchmark": name,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

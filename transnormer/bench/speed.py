@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from transnormer.bench.modes import CannotRun, Way, ways_of
-from transnormer.bench.modes import describe as describe_error
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.speed_cell import (
     KINDS,
     OUT_OF_MEMORY,
     Cell,
     check_model,
-    compile_cell,
     measure_cell,
     parameters,
+    prepare_cell,
 )
 from transnormer.bench.speed_shell import known_methods, setting_named
 from transnormer.bench.worker import Worker, WorkerLost
 from transnormer.errors import ConfigError, did_you_mean
 
+T = TypeVar("T")
+R = TypeVar("R")
 Note = Callable[[str], None]
+# By method, kind and way: why it is not tried at further lengths.
+GivenUp = dict[tuple[str, str, Way], str]
 _ABOUT_MODE = {"eager": "", "compile": ", torch.compile", "graph": ", torch.compile, a step is one CUDA graph"}
 
 
@@ -45,70 +47,98 @@ def measure_speed(
     """One row per method and length as they are measured; a cell that does not fit into memory says so.
 
     What cannot run in `mode`, gives other results there, or takes longer than `limit` seconds to compile and measure,
-    runs in the next best one; the row says in which it ran and why. `note` is told what is being tried. With several
-    `compile_jobs`, as many processes compile all cells first; measured is one cell at a time.
+    runs in the next best one; the row says in which it ran and why. `note` is told what is being tried. So many
+    `compile_jobs` build and compile cells side by side, each in its process; measured is one cell at a time.
     """
     ways = ways_of(mode, device)
     known = known_methods(setting_name)
     for method in methods:
         if method not in known:
             raise ConfigError(f"method '{method}' cannot run in setting '{setting_name}'", did_you_mean(method, known))
-    if compile_jobs > 1 and ways[0].compiled:
-        cells = [
-            Cell(setting_name, device, method, length, kind, ways[0])
-            for method in methods
-            for length in lengths
-            for kind in KINDS
-        ]
-        compile_ahead(cells, compile_jobs, limit, note)
+    cells = [
+        Cell(setting_name, device, method, length, kind) for method in methods for length in lengths for kind in KINDS
+    ]
     with ExitStack() as stack:
-        # A graph that fails spoils its process, and a compilation can only be given up together with it.
-        worker = stack.enter_context(Worker()) if len(ways) > 1 else None
-        bench = _Bench(ways, worker, limit, note)
-        for method in methods:
-            bench.run(check_model, setting_name, method, device)
-            for length in lengths:
-                row = {"method": method, "length": length, "parameters": parameters(setting_name, method, length)}
-                for kind in KINDS:
-                    row |= bench.best(Cell(setting_name, device, method, length, kind))
-                yield row
+        given_up: GivenUp = {}
+        benches = [
+            # A graph that fails spoils its process, and a compilation can only be given up together with it.
+            _Bench(ways, stack.enter_context(Worker()) if len(ways) > 1 else None, limit, note, given_up)
+            for _ in range(compile_jobs if ways[0].compiled else 1)
+        ]
+        rows: dict[tuple[str, int], dict[str, Any]] = {}
+        checked: set[str] = set()
+        for start in range(0, len(cells), len(benches)):
+            turns = list(zip(cells[start:], benches, strict=False))
+            unchecked = {cell.method: bench for cell, bench in reversed(turns) if cell.method not in checked}
+            _side_by_side(lambda item: item[1].run(check_model, setting_name, item[0], device), unchecked.items())
+            checked |= unchecked.keys()
+            for cell, numbers in _one_by_one(turns, note):
+                row = rows.setdefault(
+                    (cell.method, cell.length),
+                    {
+                        "method": cell.method,
+                        "length": cell.length,
+                        "parameters": parameters(setting_name, cell.method, cell.length),
+                    },
+                )
+                row |= numbers
+                if all(f"{kind}_mode" in row or f"{kind}_failed" in row for kind in KINDS):
+                    yield row
 
 
-def compile_ahead(cells: Sequence[Cell], jobs: int, limit: float | None, note: Note) -> None:
-    """Compile cells in several processes at once; the measurement finds what they leave on disk.
+def _one_by_one(turns: list[tuple[Cell, _Bench]], note: Note) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Prepare cells side by side, then measure them one at a time; what does not fit beside the others goes last."""
+    later = []
+    if len(turns) > 1:
+        note(f"compiling {len(turns)} cells side by side ...")
+        prepared = _side_by_side(lambda turn: turn[1].prepare(turn[0]), turns)
+        later = [turn for turn, done in zip(turns, prepared, strict=True) if not done]
+        turns = [turn for turn, done in zip(turns, prepared, strict=True) if done]
+    for cell, bench in turns:
+        numbers = bench.best(cell)
+        if later or len(turns) > 1:
+            reasons = numbers.get(f"{cell.kind}_instead_of", {}).values()
+            if OUT_OF_MEMORY in (numbers.get(f"{cell.kind}_failed"), *reasons):
+                later.append((cell, bench))
+                continue
+        yield cell, numbers
+    for cell, bench in later:
+        yield cell, bench.best(cell)
 
-    Whatever goes wrong here goes wrong there again, where it is told and dealt with.
-    """
-    waiting = deque(cells)
 
-    def compile_some() -> None:
-        with Worker() as worker:
-            while waiting:
-                with suppress(IndexError):  # another thread took the last one
-                    cell = waiting.popleft()
-                    what = f"{cell.method}  T={cell.length:,}  {cell.kind}"
-                    try:
-                        worker.run(compile_cell, cell, limit=limit)
-                        note(f"{what}: compiled ahead, {len(waiting)} left")
-                    except Exception as problem:  # noqa: BLE001 - of any kind: see above
-                        note(f"{what}: not compiled ahead ({describe_error(problem)})")
-                        worker.restart()
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for job in [pool.submit(compile_some) for _ in range(min(jobs, len(cells)))]:
-            job.result()
+def _side_by_side(function: Callable[[T], R], arguments: Collection[T]) -> list[R]:
+    """All at once, in threads that wait for their workers."""
+    with ThreadPoolExecutor(max(len(arguments), 1)) as pool:
+        return list(pool.map(function, arguments))
 
 
 class _Bench:
     """Finds for each cell the first way that works."""
 
-    def __init__(self, ways: tuple[Way, ...], worker: Worker | None, limit: float | None, note: Note) -> None:
+    def __init__(
+        self, ways: tuple[Way, ...], worker: Worker | None, limit: float | None, note: Note, given_up: GivenUp
+    ) -> None:
         self.ways, self.worker, self.limit, self.note = ways, worker, limit, note
-        self._given_up: dict[tuple[str, str, Way], str] = {}
+        self._given_up = given_up
 
     def run(self, function: Callable[..., Any], *arguments: Any, limit: float | None = None) -> Any:
         """Call a function here, or in the worker where there is one."""
         return function(*arguments) if self.worker is None else self.worker.run(function, *arguments, limit=limit)
+
+    def prepare(self, cell: Cell) -> bool:
+        """Build and compile a cell in the worker, which keeps it for the measurement; False where that failed.
+
+        What went wrong goes wrong in the measurement again, where it is told and dealt with.
+        """
+        assert self.worker is not None
+        if (cell.method, cell.kind, self.ways[0]) in self._given_up:
+            return False
+        try:
+            self.worker.run(prepare_cell, replace(cell, way=self.ways[0]), limit=self.limit)
+        except Exception:  # noqa: BLE001 - of any kind: see above
+            self.worker.restart()
+            return False
+        return True
 
     def best(self, cell: Cell) -> dict[str, Any]:
         """The numbers of a cell under its kind's name, with the mode they come from and why not a better one."""

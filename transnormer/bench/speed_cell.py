@@ -22,6 +22,10 @@ KINDS = ("train", "inference")
 _ALLOWED = {"cuda": 5e-2, "cpu": 1e-3}  # relative error; a GPU computes in bfloat16
 
 
+# A model, its batch, and a step that has run.
+Warm = tuple[TransNormerPreTrainedModel, dict[str, Tensor], Callable[[], Tensor]]
+
+
 @dataclass(frozen=True)
 class Cell:
     """What is measured: in which shell and where, which method, how long, training or inference, and how it is run."""
@@ -34,18 +38,35 @@ class Cell:
     way: Way = EAGER
 
 
+# The cell that this process has ready to be measured.
+_prepared: dict[Cell, Warm] = {}
+
+
+def prepare_cell(cell: Cell) -> None:
+    """Build and compile what `measure_cell` will be asked for next, and keep it."""
+    require_device(cell.device.type)  # this may be a process that has not been told yet
+    _prepared.clear()
+    release(cell.device)
+    _prepared[cell] = _warm(cell)
+
+
 def measure_cell(cell: Cell) -> dict[str, Any]:
     """Steps per second and peak memory, and for the training of language models tokens per second and utilisation.
 
     Raises CannotRun where the step cannot be run in that way, or does not fit into memory.
     """
-    require_device(cell.device.type)  # this may be a process that has not been told yet
-    release(cell.device)
+    require_device(cell.device.type)
+    warm = _prepared.pop(cell, None)
+    _prepared.clear()
     try:
-        return _measure(cell)
+        if warm is None:
+            release(cell.device)
+            warm = _warm(cell)
+        return _measure(cell, *warm)
     except torch.OutOfMemoryError:
         raise CannotRun(OUT_OF_MEMORY, spoilt=cell.way.mode == "graph") from None
     finally:
+        warm = None
         release(cell.device)
 
 
@@ -57,16 +78,7 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def compile_cell(cell: Cell) -> None:
-    """Only compile what `measure_cell` would run: the compiler keeps it on disk for whoever asks next."""
-    require_device(cell.device.type)
-    try:
-        _warm(cell)
-    finally:
-        release(cell.device)
-
-
-def _warm(cell: Cell) -> tuple[TransNormerPreTrainedModel, dict[str, Tensor], Callable[[], Tensor]]:
+def _warm(cell: Cell) -> Warm:
     """The model, its batch, and a step that has run."""
     setting = SETTINGS[cell.setting]
     model = build_model(setting, cell.method, cell.length).to(cell.device)
@@ -81,8 +93,9 @@ def _warm(cell: Cell) -> tuple[TransNormerPreTrainedModel, dict[str, Tensor], Ca
     return model, batch, step
 
 
-def _measure(cell: Cell) -> dict[str, Any]:
-    model, batch, step = _warm(cell)
+def _measure(
+    cell: Cell, model: TransNormerPreTrainedModel, batch: dict[str, Tensor], step: Callable[[], Tensor]
+) -> dict[str, Any]:
     training = cell.kind == "train"
     peak = peak_bytes(step, cell.device)
     run = ready(step, cell.way)

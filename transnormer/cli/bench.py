@@ -56,12 +56,13 @@ def ops(
     if (cases, shapes, peers) != (None, None, None):
         raise ConfigError("--cases, --shapes and --peers are for a GPU", "use --device cuda, or --lengths")
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
-    from transnormer.bench.record import parse_lengths, write_record
+    from transnormer.bench.record import parse_lengths, recorded, write_record
     from transnormer.bench.timing import require_device
 
     where, wanted = require_device(device.value), parse_lengths(lengths)
+    settings = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}
     rows = []
-    for row in measure_ops(wanted, where):
+    for row in recorded(measure_ops(wanted, where), out, "ops", settings):
         rows.append(row)
         print_note(f"{row['case']}  T={row['length']:,}  {row['seconds'] * 1e3:.2f} ms")
     growth = _growth(rows)
@@ -70,9 +71,7 @@ def ops(
         [[g["case"], g["time"], g["memory"]] for g in growth],
     )
     if out:
-        write_record(
-            out, "ops", {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}, rows, growth=growth
-        )
+        write_record(out, "ops", settings, rows, growth=growth)
         print_text(f"written to {out}")
 
 
@@ -80,7 +79,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
     from transnormer.bench.gpu_ops import copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
-    from transnormer.bench.record import choose_names, write_record
+    from transnormer.bench.record import choose_names, recorded, write_record
     from transnormer.bench.shapes import SHAPES
     from transnormer.bench.timing import require_device
     from transnormer.bench.whole_ops import CASES
@@ -91,8 +90,14 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
     for name, origin in peer_versions().items():
         print_note(f"{name}: {origin}")
     bandwidth = copy_bandwidth()
+    settings = {
+        "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},
+        "dtype": "bfloat16",
+        "copy_bytes_per_second": bandwidth,
+        "peers": peer_versions(),
+    }
     rows = []
-    for row in measure_gpu_ops(bandwidth, chosen_cases, chosen_shapes, rivals):
+    for row in recorded(measure_gpu_ops(bandwidth, chosen_cases, chosen_shapes, rivals), out, "ops", settings):
         rows.append(row)
         times = row.get("failed") or f"{row['forward_us']:.1f} | {row['forward_backward_us']:.1f} us, {row['source']}"
         print_note(f"{row['case']}  {row['shape']}  {row['by']}  {times}")
@@ -100,12 +105,6 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
     print_table(COLUMNS, table(summary))
     print_text(LEGEND)
     if out:
-        settings = {
-            "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},
-            "dtype": "bfloat16",
-            "copy_bytes_per_second": bandwidth,
-            "peers": peer_versions(),
-        }
         write_record(out, "ops", settings, rows, summary=summary)
         out.with_suffix(".md").write_text(markdown(summary) + "\n", encoding="utf-8")
         print_text(f"written to {out} and {out.with_suffix('.md')}")
@@ -140,7 +139,9 @@ def speed(
     limit: Annotated[
         float, typer.Option(help="Seconds to compile and measure one cell before the next best mode is tried.")
     ] = 300.0,
-    compile_jobs: Annotated[int, typer.Option(min=1, help="Processes that compile ahead; measured is one by one.")] = 1,
+    compile_jobs: Annotated[
+        int, typer.Option(min=1, help="Cells that are compiled side by side; measured is one by one.")
+    ] = 1,
     out: Out = None,
 ) -> None:
     """The paper's speed table: training and inference steps per second of every method, in one run.
@@ -149,27 +150,27 @@ def speed(
 
     Example: transnormer bench speed --device cuda --mode graph --compile-jobs 8 --out results/bench/speed-paper.json
     """
-    from transnormer.bench.record import parse_lengths, write_record
+    from transnormer.bench.record import parse_lengths, recorded, write_record
     from transnormer.bench.speed import describe, known_methods, measure_speed
     from transnormer.bench.speed_table import exponents, markdown
     from transnormer.bench.timing import require_device
 
     where, wanted = require_device(device.value), parse_lengths(lengths)
-    settings = describe(setting, where, mode=mode.value)
+    settings = {**describe(setting, where, mode=mode.value), "lengths": wanted}
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
     chosen = methods.split(",") if methods else known_methods(setting)
     measured = measure_speed(
         setting, chosen, wanted, where, mode=mode.value, limit=limit, compile_jobs=compile_jobs, note=print_note
     )
-    for row in measured:
+    for row in recorded(measured, out, "speed", settings):
         rows.append(row)
         print_note(f"{len(rows)}/{len(chosen) * len(wanted)}  {row['method']}  T={row['length']:,}  {_speed_note(row)}")
     slopes = exponents(rows)
     table = markdown(rows, slopes)
     print_text(table)
     if out:
-        write_record(out, "speed", {**settings, "lengths": wanted}, rows, exponents=slopes)
+        write_record(out, "speed", settings, rows, exponents=slopes)
         out.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
         print_text(f"written to {out} and {out.with_suffix('.md')}")
 

@@ -33,29 +33,30 @@ def decode(
     """
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
-    from transnormer.bench.record import parse_lengths, write_record
+    from transnormer.bench.record import parse_lengths, recorded, write_record
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
     lengths = parse_lengths(contexts or _CONTEXTS[device], "--contexts")
     sizes = parse_lengths(batches or _BATCHES[device], "--batches")
+    settings = {
+        "preset": preset,
+        "against": against,
+        "device": device.value,
+        "dtype": str(dtype_on(where)).removeprefix("torch."),
+        "step": ("compiled CUDA graph" if compiled else "CUDA graph") if device is Device.cuda else "eager",
+        "contexts": lengths,
+        "batches": sizes,
+    }
+    measured = measure_decode([preset, against], lengths, sizes, where, compiled=compiled)
     rows = []
-    for row in measure_decode([preset, against], lengths, sizes, where, compiled=compiled):
+    for row in recorded(measured, out, "decode", settings):
         rows.append(row)
         done = f"{row['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in row else "out of memory"
         print_note(f"{row['preset']}  batch={row['batch']}  context={row['context']:,}  {done}")
     table = markdown(rows)
     print_text(table)
     if out:
-        settings = {
-            "preset": preset,
-            "against": against,
-            "device": device.value,
-            "dtype": str(dtype_on(where)).removeprefix("torch."),
-            "step": ("compiled CUDA graph" if compiled else "CUDA graph") if device is Device.cuda else "eager",
-            "contexts": lengths,
-            "batches": sizes,
-        }
         write_record(out, "decode", settings, rows, ratios=ratios(rows), growth=growth(rows))
         out.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
         print_text(f"written to {out} and {out.with_suffix('.md')}")
