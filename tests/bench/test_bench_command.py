@@ -88,9 +88,10 @@ def test_modes_and_the_flag_they_replace():
 
 
 def test_what_is_for_a_gpu_is_said_on_the_cpu():
-    done = run("ops", "--peers", "none")
-    assert isinstance(done.exception, ConfigError)
-    assert "are for a GPU" in str(done.exception)
+    for option in (("--peers", "none"), ("--compile-jobs", 2)):
+        done = run("ops", *option)
+        assert isinstance(done.exception, ConfigError)
+        assert "are for a GPU" in str(done.exception)
     assert "unknown peer" in str(run("ops", "--device", "cuda", "--peers", "fsdp").exception)
     assert "--cases: unknown 'norm'" in str(run("ops", "--device", "cuda", "--cases", "norm").exception)
 
@@ -107,11 +108,14 @@ def test_ops_on_a_gpu_prints_the_summary_and_writes_all_rows(tmp_path, monkeypat
 
     monkeypatch.setattr(gpu_ops, "measure_gpu_ops", measured)
     monkeypatch.setattr(gpu_ops, "copy_bandwidth", lambda: 4.28e12)
+    ahead = []
+    monkeypatch.setattr(gpu_ops, "compile_ahead", lambda *what: ahead.append(what))
     monkeypatch.setattr(timing, "require_device", lambda name: None)
     out = tmp_path / "ops.json"
     arguments = ("--cases", "norm causal", "--shapes", "LM 64x512", "--peers", "compile", "--out", out)
-    done = run("ops", "--device", "cuda", *arguments)
+    done = run("ops", "--device", "cuda", "--compile-jobs", 3, *arguments)
     assert done.exit_code == 0, done.output
+    assert ahead == [(["norm causal"], ["LM 64x512"], 3)]
     assert "norm causal  LM 64x512  triton  40.0 | 120.0 us, measured" in done.stderr
     assert "norm causal  LM 64x512  compile  TypeError: no" in done.stderr
     assert "fla* 329.0" in done.stdout

@@ -52,6 +52,37 @@ def test_a_right_op_is_timed(case, sets, here):
         assert (row["forward_us"], row["forward_backward_us"]) == (1.0, 1.0)
 
 
+def test_every_kernel_is_compiled_ahead_once_and_failures_wait_for_the_measurement(monkeypatch):
+    ran = []
+
+    class Here:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, function, case, shape):
+            assert function is gpu_ops.compile_ours
+            ran.append((case, shape))
+            if case == "norm full":
+                raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(gpu_ops, "Worker", Here)
+    gpu_ops.compile_ahead(["norm causal", "norm full"], ["LM 64x512", "LM 16x2048"], jobs=3)
+    assert sorted(ran) == sorted((c, s) for c in ("norm causal", "norm full") for s in ("LM 64x512", "LM 16x2048"))
+
+
+def test_compiling_ahead_runs_what_is_measured(sets, here, monkeypatch):
+    used = []
+    monkeypatch.setattr(gpu_ops, "_input_sets", lambda shape, count: sets)
+    monkeypatch.setattr(gpu_ops, "_results", lambda op, inputs: used.append((op, inputs)))
+    for case, count in (("norm causal", 2), ("diag softmax causal", 1), (FULL_SOFTMAX, 0)):
+        used.clear()
+        gpu_ops.compile_ours(case, "LM 64x512")
+        assert [inputs for _, inputs in used] == [sets[0]] * count
+
+
 def test_who_computes_what(sets, here):
     def contenders(case):
         exact = gpu_ops._exact(case, sets[0])

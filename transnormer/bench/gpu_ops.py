@@ -7,7 +7,10 @@ CUDA graph over rotated inputs, so that neither launch gaps nor the cache flatte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from transnormer.bench.quoted_peers import quoted_rows
 from transnormer.bench.shapes import SHAPES, floor_microseconds
 from transnormer.bench.timing import graph_microseconds
 from transnormer.bench.whole_ops import FULL_SOFTMAX, FoldedOp, Op, folded_op, unfolded, whole_op
+from transnormer.bench.worker import Worker
 
 # Ours with its norm applied, and with its norm folded into the projection that follows.
 OURS = ("triton", "triton-folded")
@@ -63,13 +67,48 @@ def measure_gpu_ops(
                 yield _with_multiples(quoted, floor)
 
 
+def compile_ahead(cases: list[str], shapes: list[str], jobs: int) -> None:
+    """Compile our kernels in several processes at once; the measurement finds them on disk.
+
+    Whatever goes wrong here goes wrong there again, where it is told.
+    """
+    waiting = SimpleQueue[tuple[str, str]]()
+    for shape in shapes:
+        for case in cases:
+            waiting.put((case, shape))
+
+    def compile_some() -> None:
+        with Worker() as worker:
+            while True:
+                try:
+                    case, shape = waiting.get_nowait()
+                except Empty:
+                    return
+                with suppress(Exception):
+                    worker.run(compile_ours, case, shape)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for job in [pool.submit(compile_some) for _ in range(jobs)]:
+            job.result()
+
+
+def compile_ours(case: str, shape: str) -> None:
+    """Run our kernels of a case once, forward and backward."""
+    if case == FULL_SOFTMAX:
+        return
+    inputs = _input_sets(shape, count=1)[0]
+    for op in (whole_op(case, "triton"), folded_op(case, "triton")):
+        if op is not None:
+            _results(op, inputs)
+
+
 def _with_multiples(row: dict[str, Any], floor: dict[str, float]) -> dict[str, Any]:
     return row | {f"{each}_x_floor": row[f"{each}_us"] / floor[each] for each in floor if f"{each}_us" in row}
 
 
-def _input_sets(shape: str) -> list[list[Tensor]]:
+def _input_sets(shape: str, count: int | None = None) -> list[list[Tensor]]:
     """q, k, v and gradients of an output and of its sums of squares, several times: more than a cache can hold."""
-    count = max(1, min(8, int(3e8 / (4 * SHAPES[shape].tensor_bytes)) + 1))
+    count = count or max(1, min(8, int(3e8 / (4 * SHAPES[shape].tensor_bytes)) + 1))
     random = partial(torch.randn, generator=torch.Generator("cuda").manual_seed(0), device="cuda")
     return [
         [

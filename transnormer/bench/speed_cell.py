@@ -15,6 +15,7 @@ from transnormer.bench.modes import EAGER, CannotRun, Way, ready, warm_up
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.speed_shell import SETTINGS, build_model, make_batch
 from transnormer.bench.timing import median_seconds, peak_bytes, require_device
+from transnormer.bench.tuning import tune_one_at_a_time
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 OUT_OF_MEMORY = "out of memory"
@@ -45,6 +46,8 @@ _prepared: dict[Cell, Warm] = {}
 def prepare_cell(cell: Cell) -> None:
     """Build and compile what `measure_cell` will be asked for next, and keep it."""
     require_device(cell.device.type)  # this may be a process that has not been told yet
+    if cell.device.type == "cuda":
+        tune_one_at_a_time()
     _prepared.clear()
     release(cell.device)
     _prepared[cell] = _warm(cell)

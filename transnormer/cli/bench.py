@@ -42,6 +42,7 @@ def ops(
     peers: Annotated[
         str | None, typer.Option(help="GPU: whom to compare with, or none; all that are installed by default.")
     ] = None,
+    compile_jobs: Annotated[int, typer.Option(min=1, help="GPU: processes that compile our kernels ahead.")] = 1,
     out: Out = None,
 ) -> None:
     """Time and memory of the two attentions, forward and backward.
@@ -51,10 +52,12 @@ def ops(
     Example: transnormer bench ops --lengths 2k,16k --out results/bench/ops-cpu.json
     """
     if device is Device.cuda:
-        _gpu_ops(cases, shapes, peers, out)
+        _gpu_ops(cases, shapes, peers, compile_jobs, out)
         return
-    if (cases, shapes, peers) != (None, None, None):
-        raise ConfigError("--cases, --shapes and --peers are for a GPU", "use --device cuda, or --lengths")
+    if (cases, shapes, peers, compile_jobs) != (None, None, None, 1):
+        raise ConfigError(
+            "--cases, --shapes, --peers and --compile-jobs are for a GPU", "use --device cuda, or --lengths"
+        )
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import parse_lengths, recorded, write_record
     from transnormer.bench.timing import require_device
@@ -75,8 +78,8 @@ def ops(
         print_text(f"written to {out}")
 
 
-def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path | None) -> None:
-    from transnormer.bench.gpu_ops import copy_bandwidth, measure_gpu_ops
+def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_jobs: int, out: Path | None) -> None:
+    from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
     from transnormer.bench.record import choose_names, recorded, write_record
@@ -89,6 +92,9 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, out: Path
     require_device("cuda")
     for name, origin in peer_versions().items():
         print_note(f"{name}: {origin}")
+    if compile_jobs > 1:
+        print_note(f"compiling our kernels in {compile_jobs} processes ...")
+        compile_ahead(chosen_cases, chosen_shapes, compile_jobs)
     bandwidth = copy_bandwidth()
     settings = {
         "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},

@@ -40,16 +40,20 @@ class BatchNorm(nn.Module):
         return ((wide - mean) * (torch.rsqrt(variance + self.eps) * self.weight) + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of this batch, which the running ones follow (with the unbiased variance)."""
+        """Mean and variance of this batch, which the running ones follow (with the unbiased variance).
+
+        Both come from one pass over x: sums of x and x², taken from the running mean on so that they do not cancel.
+        """
+        shift = self.running_mean.to(x.dtype)
+        moved = x - shift
         if mask is None:
             count = torch.full((), x.shape[0] * x.shape[1], dtype=x.dtype, device=x.device)
-            mean = x.mean(dim=(0, 1))
-            variance = (x - mean).square().mean(dim=(0, 1))
         else:
-            real = mask.unsqueeze(-1)
             count = mask.sum().clamp(min=1).to(x.dtype)
-            mean = torch.where(real, x, 0.0).sum(dim=(0, 1)) / count
-            variance = torch.where(real, x - mean, 0.0).square().sum(dim=(0, 1)) / count
+            moved = torch.where(mask.unsqueeze(-1), moved, 0.0)
+        first = moved.sum(dim=(0, 1)) / count
+        variance = (moved.square().sum(dim=(0, 1)) / count - first.square()).clamp(min=0)
+        mean = shift + first
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)

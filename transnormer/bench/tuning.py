@@ -1,0 +1,35 @@
+"""Compilers that time kernels to choose between them, kept from doing so all at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+
+def lock_file() -> Path:
+    """One for all processes of this user."""
+    return Path(tempfile.gettempdir()) / f"transnormer-tuning-{os.getuid()}.lock"
+
+
+def tune_one_at_a_time() -> None:
+    """Inductor's choice between versions of a kernel waits in this process until no other one makes such a choice.
+
+    Processes that compile side by side on one GPU would disturb each other's timings, and keep what they chose by them.
+    """
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    choose = CachingAutotuner.benchmark_all_configs
+    if hasattr(choose, "__wrapped__"):
+        return
+
+    @wraps(choose)
+    def alone(self: CachingAutotuner, *args: Any, **kwargs: Any) -> Any:
+        with lock_file().open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return choose(self, *args, **kwargs)
+
+    CachingAutotuner.benchmark_all_configs = alone  # type: ignore[method-assign]
