@@ -186,6 +186,7 @@ def test_the_released_configuration_trains(lra_store: Stores, task: str):
         model.config.num_hidden_layers // 2
     )
     assert model.config.pooling == ("last" if task == "lra/pathfinder" else "mean")
+    assert (model.config.norm, model.config.options_of("norm")["xnorm"]) == ("batch", "batch")
     arena.loss_sum(model, arena.train_batch([0])).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
@@ -196,8 +197,8 @@ def test_the_set_up_of_the_papers_rows_trains(lra_store: Stores, task: str):
     model = arena.build_model()
     pixels = task in ("lra/image", "lra/pathfinder")
     made = model.config
-    assert (made.norm, made.position_embedding, made.position) == ("layer", "sinusoidal", "rope")
-    assert model.config.options_of("norm")["xnorm"] == "layer"
+    assert (made.norm, made.position_embedding, made.position) == ("batch", "sinusoidal", "rope")
+    assert model.config.options_of("norm")["xnorm"] == "batch"
     assert (model.config.embedding == "number") == pixels
     arena.loss_sum(model, arena.train_batch([0])).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
