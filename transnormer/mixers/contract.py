@@ -136,11 +136,20 @@ class ProjectedMixer(Mixer):
         return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
 
     def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same in one matrix product, which reads x once: views of one tensor [B, T, 3, H, D]."""
+        """The same in one matrix product, which reads x once."""
+        q, k, v = self.project_jointly(x).unbind(dim=-3)
+        return q, k, v
+
+    def project_jointly(self, x: Tensor) -> Tensor:
+        """Queries, keys and values as one tensor [B, T, 3, H, D]."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
-        q, k, v = F.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(dim=-3)
-        return q, k, v
+        return F.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim))
+
+    def trains_jointly(self, x: Tensor, state: State | None) -> bool:
+        """Whether `joined_attention` pays for x: it spares the backward the copy that joins the gradients."""
+        joins = should_join(x, self.q_proj, self.k_proj, self.v_proj)
+        return state is None and torch.is_grad_enabled() and joins
 
 
 class AttentionMixer(ProjectedMixer):

@@ -62,10 +62,15 @@ class Rotation(nn.Module):
         if self.kind == "none":
             phi = feature_map_named(feature_map)
             return phi(q), phi(k)
+        rates, reflection = self.rates_and_reflection(q.device)
+        return rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+
+    def rates_and_reflection(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """The angles per position [D/2], and the mirror [D] of LRPE."""
         if self.kind == "lrpe":
-            return rotate(q, k, positions, self.theta, feature_map=feature_map, reflection=self.reflection)
+            return self.theta, self.reflection
         # Made where it is used: a copy from the host would keep a decode step out of a CUDA graph.
-        return rotate(q, k, positions, rotary_rates(self.head_dim, q.device), feature_map=feature_map)
+        return rotary_rates(self.head_dim, device), None
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -317,9 +317,30 @@ def _backward_op(
     block_size: int,
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do = near_rows(do)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    backward_into((dq, dk, dv), q, k, v, do, out, dsquares, mask, seeds, dropout_p, causal, block_size, kind)
+    return dq, dk, dv
+
+
+def backward_into(
+    gradients: tuple[Tensor, Tensor, Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    out: Tensor | None,
+    dsquares: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
+) -> None:
+    """Fill the gradients of q, k and v, of which the first two have the same strides."""
+    dq, dk, dv = gradients
+    do = near_rows(do)
     options = _options(q, v, mask, block_size, kind, causal)
     _backward[_grid(q, block_size)](
         q, k, v, do, dq, dk, dv, out, dsquares, mask, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
@@ -328,7 +349,6 @@ def _backward_op(
         **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), SQUARED=dsquares is not None,
         DROPS=seeds is not None,
     )  # fmt: skip
-    return dq, dk, dv
 
 
 @_backward_op.register_fake

@@ -32,7 +32,7 @@ from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan, Square
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
 
 MAX_HEAD_DIM = 256
-_WIDEST_HEAD = 128
+WIDEST_HEAD = 128
 
 
 def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **_: Any) -> str | None:
@@ -95,11 +95,31 @@ def _backward_op(
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
-    plan = Plan(q, v, mask, causal, phi)
-    do = near_rows(do)
-    squared = Squared(out, dsquares)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    squared = Squared(out, dsquares)
+    dstates = backward_into((dq, dk, dv), q, k, v, do, squared, dfinal, borders, mask, carried, causal, phi)
+    return dq, dk, dv, dstates
+
+
+def backward_into(
+    gradients: tuple[Tensor, Tensor, Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    squared: Squared,
+    dfinal: Tensor | None,
+    borders: Tensor,
+    mask: Tensor | None,
+    carried: bool,
+    causal: bool,
+    phi: int,
+) -> Tensor:
+    """Fill the gradients of q, k and v, of which the first two have the same strides; returns those of the states."""
+    dq, dk, dv = gradients
+    plan = Plan(q, v, mask, causal, phi)
+    do = near_rows(do)
     if not causal:
         dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, squared, other=borders)
         full_backward[plan.grid_of_chunks()](
@@ -107,7 +127,7 @@ def _backward_op(
             *strides_of(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
             SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
-        return dq, dk, dv, dtotal
+        return dtotal
 
     dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
     walk, one_part = plan.walk(plan.chunk), plan.parts == 1
@@ -118,7 +138,7 @@ def _backward_op(
             *strides_of(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero,
             WRITES_START=one_part, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
-        return dq, dk, dv, dborders
+        return dborders
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
         q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,
@@ -133,7 +153,7 @@ def _backward_op(
         *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
         SQUARED=squared.used,
     )  # fmt: skip
-    return dq, dk, dv, dborders
+    return dborders
 
 
 @_backward_op.register_fake
@@ -219,4 +239,4 @@ def norm_attention(
 
 def _tiles(width: int) -> list[slice]:
     """The columns of a head in pieces that a kernel can take."""
-    return [slice(start, start + _WIDEST_HEAD) for start in range(0, width, _WIDEST_HEAD)]
+    return [slice(start, start + WIDEST_HEAD) for start in range(0, width, WIDEST_HEAD)]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import choose, load_kernel
@@ -15,10 +11,6 @@ from transnormer.ops.rotate.pairs import reflect, turn
 from transnormer.ops.shapes import accumulation_dtype
 
 _KERNEL = load_kernel("rotate")
-# Bytes of q from which a compiled backward turns q and k again instead of keeping them: the projection they are views
-# of is kept for v anyway, so the turned ones would be two fifths of all that an attention keeps. It should cost
-# one percent of a step of the language model (an H200; reckoned from the forward's time).
-_WORTH_RECOMPUTING = 48 * 2**20
 
 
 def rotate(
@@ -42,11 +34,10 @@ def rotate(
     # a compiler would take the cosines once per number instead of once per position, and several passes backward.
     if choose("rotate", _KERNEL, backend, q.device, q=q, k=k).backend == "triton":
         assert _KERNEL is not None
-        kernel = partial(_KERNEL.rotate, feature_map=feature_map, reflection=reflection)
-        if torch.compiler.is_compiling() and q.numel() * q.element_size() >= _WORTH_RECOMPUTING:
-            turned: tuple[Tensor, Tensor] = checkpoint(kernel, q, k, positions, rates, use_reentrant=False)
-            return turned
-        return kernel(q, k, positions, rates)
+        turned: tuple[Tensor, Tensor] = _KERNEL.rotate(
+            q, k, positions, rates, feature_map=feature_map, reflection=reflection
+        )
+        return turned
     # Positions reach tens of thousands: their angles need float32 even where everything else is bfloat16.
     precise = accumulation_dtype(rates.dtype)
     angles = (positions[..., None].to(precise) * rates.to(precise)).unsqueeze(-2)  # the same for all heads

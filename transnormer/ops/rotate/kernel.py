@@ -274,8 +274,25 @@ def _backward_op(
 
     Without a feature map (phi 0) `q` and `k` are the results of the forward.
     """
-    dyq, dyk = _near(dyq), _near(dyk)
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
+    return dq, dk, backward_into((dq, dk), q, k, dyq, dyk, positions, rates, reflection, phi, learned)
+
+
+def backward_into(
+    gradients: tuple[Tensor, Tensor],
+    q: Tensor,
+    k: Tensor,
+    dyq: Tensor,
+    dyk: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    reflection: Tensor | None,
+    phi: int,
+    learned: bool,
+) -> Tensor:
+    """Fill the gradients of q and k, which have the same strides; returns drates."""
+    dq, dk = gradients
+    dyq, dyk = _near(dyq), _near(dyk)
     grid, sequences, options = _launch(q, positions, reflection, phi, _TILE_BACKWARD)
     shares = torch.empty((grid[0] * grid[1] if learned else 0, q.shape[3] // 2), dtype=torch.float32, device=q.device)
     _backward[grid](
@@ -283,7 +300,7 @@ def _backward_op(
         *q.stride()[:3], *k.stride()[:3], *dyq.stride()[:3], *dyk.stride()[:3], *dq.stride()[:3],
         *_position_strides(positions), **options, LEARNED=learned,
     )  # fmt: skip
-    return dq, dk, shares.sum(dim=0)
+    return shares.sum(dim=0)
 
 
 @_backward_op.register_fake

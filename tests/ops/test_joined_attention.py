@@ -1,0 +1,170 @@
+"""joined_attention against rotation and attention one after the other: every kind, every gradient, compiled and not."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+import torch
+from kernel_cases import check_kernel, passes_in_the_interpreter
+
+from transnormer.errors import ConfigError
+from transnormer.mixers import contract
+from transnormer.mixers.registry import build_mixer
+from transnormer.ops import joined_attention
+from transnormer.ops.diag_attention.reference import diag_attention_reference
+from transnormer.ops.norm_attention.reference import norm_attention_reference
+from transnormer.ops.rotate.reference import rotate_reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+# The interpreter computes with numpy, which has no bfloat16: float16 stands in for it.
+HALF = torch.float16 if INTERPRETED else torch.bfloat16
+
+on_the_cpu = pytest.mark.skipif(INTERPRETED, reason="this is the process for kernels")
+with_kernels = pytest.mark.gpu if not INTERPRETED else pytest.mark.usefixtures("poisoned_empty")
+
+KINDS = [("norm", "1+elu"), ("norm", "elu"), ("softmax", "identity"), ("rela", "identity")]
+EVERY_CASE = [
+    pytest.param(kind, feature_map, causal, id=f"{kind}-{feature_map}-{'causal' if causal else 'full'}")
+    for kind, feature_map in KINDS
+    for causal in (True, False)
+]
+BLOCK = 16
+
+
+def inputs(batch: int, length: int, heads: int, size: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(size, generator=generator, dtype=torch.float64)
+    made = {
+        "qkv": torch.randn(batch, length, 3, heads, size, generator=generator, dtype=torch.float64),
+        "rates": torch.rand(size // 2, generator=generator, dtype=torch.float64),
+        "reflection": direction / direction.norm(),
+        "positions": torch.arange(length),
+        "mask": torch.arange(length) < torch.randint(1, length + 1, (batch, 1), generator=generator),
+    }
+    return {name: values.to(device) for name, values in made.items()}
+
+
+def definition(qkv, rates, *, positions, reflection, kind, feature_map, causal, mask):
+    q, k, v = qkv.unbind(2)
+    mirror = None if reflection is None else reflection.to(qkv.dtype)
+    q, k = rotate_reference(q, k, positions, rates, feature_map=feature_map, reflection=mirror)
+    if kind == "norm":
+        return norm_attention_reference(q, k, v, causal=causal, feature_map="identity", mask=mask)[0]
+    return diag_attention_reference(q, k, v, causal=causal, block_size=BLOCK, kind=kind, mask=mask)
+
+
+@on_the_cpu
+@pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
+@pytest.mark.parametrize("everything", [True, False])
+def test_equals_the_definition(kind, feature_map, causal, everything):
+    x = inputs(3, 37, 2, 6)
+    options = {"positions": x["positions"], "kind": kind, "feature_map": feature_map, "causal": causal}
+    options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
+    found = joined_attention(x["qkv"], rates=x["rates"], block_size=BLOCK, **options)
+    torch.testing.assert_close(found, definition(x["qkv"], x["rates"], **options), atol=1e-10, rtol=1e-10)
+
+
+@with_kernels
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
+@pytest.mark.parametrize("everything", [True, False])
+def test_kernels(kind, feature_map, causal, everything, keeps, monkeypatch):
+    """Output, the joined gradient and that of the rates; what was turned kept, and turned again."""
+    from transnormer.ops.joined_attention import kernel
+
+    monkeypatch.setattr(kernel, "_WORTH_RECOMPUTING", 2**40 if keeps else 0)
+    x = inputs(2, 70, 2, 16 if INTERPRETED else 64, DEVICE)
+    options = {"positions": x["positions"], "kind": kind, "feature_map": feature_map, "causal": causal}
+    options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
+    ours = partial(joined_attention, block_size=BLOCK, **options)
+    check_kernel(
+        lambda qkv, rates: ours(qkv, rates=rates, backend="triton"),
+        lambda qkv, rates: ours(qkv, rates=rates, backend="torch"),
+        partial(definition, **options),
+        [x["qkv"].to(torch.float32 if INTERPRETED else HALF), x["rates"].float()],
+    )
+
+
+@with_kernels
+def test_the_op_is_well_formed():
+    from transnormer.ops.joined_attention import kernel
+
+    x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
+    leaves = x["qkv"].requires_grad_(), x["positions"].long(), x["rates"].requires_grad_(), x["reflection"]
+    seeds = torch.tensor([1, 2], device=DEVICE)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for kind, phi, dropout in (("norm", 2, (None, 0.0)), ("softmax", 0, (seeds, 0.1)), ("rela", 0, (None, 0.0))):
+        for causal in (True, False):
+            call = (*leaves, None, dropout[0], kind, causal, phi, BLOCK, dropout[1])
+            torch.library.opcheck(kernel._op, call, test_utils=checks)
+
+
+@with_kernels
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("position", ["rope", "lrpe"])
+@pytest.mark.parametrize("name", ["norm", "diag"])
+def test_a_mixer_trains_as_it_would_apart(name, position, dropout, compiled, monkeypatch):
+    """The same output and gradients whether its projection, rotation and attention are one op or three."""
+    if name == "norm" and dropout:
+        pytest.skip("NormAttention has no dropout of weights")
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    options = {"position": position} | ({"dropout": dropout, "block_size": BLOCK} if name == "diag" else {})
+    torch.manual_seed(0)
+    mixer = build_mixer(name, hidden_size=32, num_heads=2, causal=True, max_length=70, **options).to(DEVICE)
+    x = torch.randn(2, 40, 32, device=DEVICE)
+    mask = torch.arange(40, device=DEVICE) < torch.tensor([[40], [23]], device=DEVICE)
+    run = torch.compile(mixer, fullgraph=True, backend="aot_eager") if compiled else mixer
+    results = []
+    for joins in (True, False):
+        monkeypatch.setattr(contract, "should_join", lambda *_, joins=joins: joins)
+        leaves = [x.clone().requires_grad_(), *mixer.parameters()]
+        torch.manual_seed(1)  # the dropped weights are drawn alike
+        y = run(leaves[0], mask, packed=True)
+        results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)])
+        torch.compiler.reset()
+    for joined, apart in zip(*results, strict=True):
+        torch.testing.assert_close(joined, apart, rtol=1e-3, atol=1e-4 * float(apart.detach().abs().max()))
+
+
+@with_kernels
+def test_without_gradients_nothing_is_joined(monkeypatch):
+    """Its use is in the backward; without one the norm may be folded into the projection instead."""
+    monkeypatch.setattr(contract, "should_join", lambda *_: True)
+    mixer = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position="rope").to(DEVICE)
+    x = torch.randn(1, 8, 32, device=DEVICE)
+    assert mixer.trains_jointly(x, None)
+    assert not mixer.trains_jointly(x, mixer.init_state(1))
+    with torch.no_grad():
+        assert not mixer.trains_jointly(x, None)
+
+
+def test_what_is_wrong_is_said():
+    x = inputs(1, 8, 1, 16)
+    with pytest.raises(ConfigError, match=r"must be \[B, T, 3, H, D\]"):
+        joined_attention(x["qkv"][:, :, 0], x["positions"], x["rates"], kind="norm", causal=True)
+    with pytest.raises(ConfigError, match="unknown kind 'nrom'") as caught:
+        joined_attention(x["qkv"], x["positions"], x["rates"], kind="nrom", causal=True)
+    assert "norm" in caught.value.hint
+
+
+@with_kernels
+def test_what_the_kernels_cannot_serve_is_an_error_with_the_reason():
+    x = inputs(1, 8, 1, 16, DEVICE)
+    call = partial(joined_attention, positions=x["positions"], causal=True, backend="triton")
+    with pytest.raises(ConfigError, match="float64"):
+        call(x["qkv"], rates=x["rates"], kind="norm")
+    wide = torch.randn(1, 8, 3, 1, 160, device=DEVICE)
+    with pytest.raises(ConfigError, match="head size 160 is above 128"):
+        call(wide, rates=torch.randn(80, device=DEVICE), kind="norm")
+    with pytest.raises(ConfigError, match="block_size 256 is above 128"):
+        call(x["qkv"].float(), rates=x["rates"].float(), kind="softmax", block_size=256)
+
+
+@on_the_cpu
+def test_kernels_in_the_interpreter():
+    pytest.importorskip("triton", reason="triton is not installed")
+    passes_in_the_interpreter(__file__)

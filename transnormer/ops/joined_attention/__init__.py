@@ -1,0 +1,71 @@
+"""Rotation and attention of a joined projection of queries, keys and values, whose gradient is joined as well.
+
+What `rotate` and one of the two attentions do one after the other. As one op it can write the gradients of queries,
+keys and values side by side, as the projection's matrix products take them; apart they would have to be copied there.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.diag_attention import diag_attention
+from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.rotate import rotate
+
+KINDS = ("norm", "softmax", "rela")
+
+_KERNEL = load_kernel("joined_attention")
+
+
+def joined_attention(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    *,
+    kind: str,
+    causal: bool,
+    feature_map: str = "identity",
+    reflection: Tensor | None = None,
+    mask: Tensor | None = None,
+    block_size: int = 64,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+) -> Tensor:
+    """Attention of qkv [B, T, 3, H, D], with φ applied to queries and keys and both turned; returns [B, T, H, D].
+
+    `kind` is `norm` (NormAttention without its norm), or `softmax` or `rela` (DiagAttention in blocks of `block_size`,
+    with dropout). Positions, rates and reflection are those of `rotate`, the mask is that of the attentions.
+    """
+    if qkv.dim() != 5 or qkv.shape[2] != 3:
+        raise ConfigError(f"joined_attention: qkv must be [B, T, 3, H, D], got {list(qkv.shape)}")
+    if kind not in KINDS:
+        raise ConfigError(f"joined_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+    feature_map_named(feature_map)
+    q, k, v = qkv.unbind(dim=2)
+    call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
+    if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
+        assert _KERNEL is not None
+        out: Tensor = _KERNEL.joined_attention(
+            qkv,
+            positions,
+            rates,
+            kind=kind,
+            causal=causal,
+            feature_map=feature_map,
+            reflection=reflection,
+            mask=mask,
+            block_size=block_size,
+            dropout_p=dropout_p,
+        )
+        return out
+    q, k = rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection, backend=backend)
+    if kind == "norm":
+        summed = norm_attention(q, k, v, causal=causal, feature_map="identity", mask=mask, backend=backend)
+        assert isinstance(summed, Tensor)
+        return summed
+    return diag_attention(
+        q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p, backend=backend
+    )

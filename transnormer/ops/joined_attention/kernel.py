@@ -1,0 +1,210 @@
+"""Rotation and attention of a joined projection, from the kernels of `rotate`, `norm_attention` and `diag_attention`.
+
+The attention's backward writes the gradient of the values, and the rotation's those of queries and keys, into one
+tensor. What was turned is turned again in the backward where it is large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transnormer.ops.diag_attention import kernel as diag
+from transnormer.ops.launch import as_mask_bytes, in_autocast_dtype, near_rows
+from transnormer.ops.norm_attention import kernel as norm
+from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
+from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
+from transnormer.ops.rotate import kernel as rotation
+
+_IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
+# Bytes of q from which the backward turns q and k again instead of keeping them: the projection is kept for v anyway,
+# so the turned ones would be two fifths of all that an attention keeps. It should cost one percent of a step of the
+# language model (an H200; reckoned from the forward's time).
+_WORTH_RECOMPUTING = 48 * 2**20
+
+
+def why_not(
+    *, device: str, kind: str = "norm", q: Tensor | None = None, v: Tensor | None = None, **call: Any
+) -> str | None:
+    """Why this call cannot run here, or None."""
+    if q is not None and q.shape[3] > norm.WIDEST_HEAD:
+        return f"head size {q.shape[3]} is above {norm.WIDEST_HEAD}"
+    attention = norm if kind == "norm" else diag
+    return rotation.why_not(device=device, q=q) or attention.why_not(device=device, q=q, v=v, **call)
+
+
+@torch.library.custom_op("transnormer::joined_attention", mutates_args=())
+def _op(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    kind: str,
+    causal: bool,
+    phi: int,
+    block_size: int,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, and for the backward: the states of NormAttention, and q and k turned, unless they are large."""
+    q, k, v = qkv.unbind(dim=2)
+    yq, yk = rotation._op(q, k, positions, rates, reflection, phi)
+    if kind == "norm":
+        out, borders, _ = norm._op(yq, yk, v, mask, None, causal, _IDENTITY, False)
+    else:
+        out, _ = diag._op(yq, yk, v, mask, seeds, dropout_p, causal, block_size, kind, False)
+        borders = _nothing(out)
+    return (out, borders, yq, yk) if _keeps(q) else (out, borders, _nothing(q), _nothing(q))
+
+
+def _keeps(q: Tensor) -> bool:
+    return q.numel() * q.element_size() < _WORTH_RECOMPUTING
+
+
+def _nothing(like: Tensor) -> Tensor:
+    """Where an op must return a tensor and has none."""
+    return torch.empty(0, dtype=like.dtype, device=like.device)
+
+
+@_op.register_fake
+def _(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    kind: str,
+    causal: bool,
+    phi: int,
+    block_size: int,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q = qkv[:, :, 0]
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    borders = _nothing(out)
+    if kind == "norm":
+        plan = Plan(q, q, mask, causal, phi)
+        borders = plan.states(q, plan.parts + 1 if causal else 1)
+    if not _keeps(q):
+        return out, borders, _nothing(q), _nothing(q)
+    return out, borders, torch.empty_like(out), torch.empty_like(out)
+
+
+@torch.library.custom_op("transnormer::joined_attention_backward", mutates_args=())
+def _backward_op(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    borders: Tensor,
+    yq: Tensor,
+    yk: Tensor,
+    do: Tensor,
+    kind: str,
+    causal: bool,
+    phi: int,
+    block_size: int,
+    dropout_p: float,
+    learned: bool,
+) -> tuple[Tensor, Tensor]:
+    """dqkv, and drates as float32 [D/2] (zeros unless `learned`)."""
+    q, k, v = qkv.unbind(dim=2)
+    if not _keeps(q):
+        yq, yk = rotation._op(q, k, positions, rates, reflection, phi)
+    dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
+    dq, dk, dv = dqkv.unbind(dim=2)
+    dyq, dyk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
+    if kind == "norm":
+        norm.backward_into(
+            (dyq, dyk, dv), yq, yk, v, do, NOT_SQUARED, None, borders, mask, False, causal, _IDENTITY
+        )  # fmt: skip
+    else:
+        diag.backward_into(
+            (dyq, dyk, dv), yq, yk, v, do, None, None, mask, seeds, dropout_p, causal, block_size, kind
+        )  # fmt: skip
+    if phi == _IDENTITY:  # then the rotation's backward wants what the forward returned
+        q, k = yq, yk
+    drates = rotation.backward_into((dq, dk), q, k, dyq, dyk, positions, rates, reflection, phi, learned)
+    return dqkv, drates
+
+
+@_backward_op.register_fake
+def _(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    borders: Tensor,
+    yq: Tensor,
+    yk: Tensor,
+    do: Tensor,
+    kind: str,
+    causal: bool,
+    phi: int,
+    block_size: int,
+    dropout_p: float,
+    learned: bool,
+) -> tuple[Tensor, Tensor]:
+    drates = torch.empty(qkv.shape[4] // 2, dtype=torch.float32, device=qkv.device)
+    return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device), drates
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    *tensors, kind, causal, phi, block_size, dropout_p = inputs
+    ctx.call = (kind, causal, phi, block_size, dropout_p)
+    ctx.mark_non_differentiable(*output[1:])
+    # Otherwise the backward pass gets zeros for what is not differentiable.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output[1:])
+
+
+def _differentiate(ctx: Any, do: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if do is None:
+        return (None,) * 11
+    learned = ctx.needs_input_grad[2]
+    dqkv, drates = _backward_op(*ctx.saved_tensors, do, *ctx.call, learned)
+    return dqkv, None, drates if learned else None, *(None,) * 8
+
+
+_op.register_autograd(_differentiate, setup_context=_save)
+
+
+def joined_attention(
+    qkv: Tensor,
+    positions: Tensor,
+    rates: Tensor,
+    *,
+    kind: str,
+    causal: bool,
+    feature_map: str,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    block_size: int,
+    dropout_p: float,
+) -> Tensor:
+    """The kernels behind `transnormer.ops.joined_attention`; the arguments have been checked there."""
+    qkv = near_rows(in_autocast_dtype(qkv))
+    direction = None if reflection is None else reflection.float().contiguous()
+    seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None
+    out, *_ = _op(
+        qkv,
+        positions,
+        rates.float().contiguous(),
+        direction,
+        as_mask_bytes(mask),
+        seeds,
+        kind,
+        causal,
+        PHI_CODES[feature_map],
+        block_size,
+        dropout_p,
+    )
+    return out
