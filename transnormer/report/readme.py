@@ -16,7 +16,7 @@ _BEGIN, _END = "<!-- results:begin -->", "<!-- results:end -->"
 
 def with_results(readme: str, results: Path) -> str:
     """The text with everything between the markers replaced by what the result files say now."""
-    makers = (_demo, _growth, _training, _decoding, _kernels, _arena, _elsewhere)
+    makers = (_demo, _growth, _training, _speed_over_length, _decoding, _kernels, _arena, _elsewhere)
     sections = [section for section in (make(results) for make in makers) if section]
     return re.sub(f"{_BEGIN}.*{_END}", lambda _: "\n".join([_BEGIN, *sections, _END]), readme, flags=re.DOTALL)
 
@@ -96,6 +96,40 @@ def _training(results: Path) -> str | None:
         f"{settings['precision']}; `transnormer bench speed --setting lm --mode graph`):\n\n"
         + _table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
+    )
+
+
+def _speed_over_length(results: Path) -> str | None:
+    record = _read(results / "bench" / "speed-paper.json")
+    if record is None:
+        return None
+    settings, kinds = record["settings"], ("train", "inference")
+    cells = {(row["method"], row["length"]): row for row in record["rows"]}
+    methods = list(dict.fromkeys(method for method, _ in cells))
+    rates = {
+        (method, length, kind): row.get(f"{kind}_steps_per_second")
+        for (method, length), row in cells.items()
+        for kind in kinds
+    }
+
+    def cell(method: str, length: int, kind: str) -> str:
+        rate = rates.get((method, length, kind))
+        if rate is None:
+            return "–"
+        fastest = max(rates.get((other, length, kind)) or 0.0 for other in methods)
+        mode = cells[method, length][f"{kind}_mode"]
+        how = "" if mode == settings["mode"] else f" ({mode})"
+        return (f"**{rate:,.0f}**" if rate == fastest else f"{rate:,.0f}") + how
+
+    rows = [
+        [method, *(" / ".join(cell(method, length, kind) for kind in kinds) for length in settings["lengths"])]
+        for method in methods
+    ]
+    lengths = [f"T = {length:,}" for length in settings["lengths"]]
+    return (
+        f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
+        f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
+        f"second; `transnormer bench speed --mode graph`):\n\n{_table(['method', *lengths], rows)}\n"
     )
 
 
