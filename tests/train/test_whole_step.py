@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError, Preempted, TransNormerError
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train import learner as learner_module
 from transnormer.train.flat_adamw import FlatAdamW
-from transnormer.train.loop import resume, train
+from transnormer.train.loop import evaluate_run, resume, train
 from transnormer.train.optim import build_adamw, clip_gradients, follow_schedule
 from transnormer.train.whole_step import WholeStep
 
@@ -136,6 +136,16 @@ def test_what_a_graph_cannot_do_is_said(lra_store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a CUDA device"):
         train(config, tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_made_as_a_graph_is_scored_op_by_op(lra_store, tmp_path: Path, monkeypatch) -> None:
+    """Where there is no GPU, too, and with the same numbers."""
+    config = lra_config("lra/text", lra_store("lra/text"), **{**WHOLE, "train__speed": "graph"})
+    with monkeypatch.context() as as_on_a_gpu:
+        as_on_a_gpu.setattr(learner_module, "choose_speed", lambda *_: "graph")
+        result = train(config, tmp_path, show=False)
+    scored = evaluate_run(tmp_path, "test", "best")
+    assert scored["metrics"] == pytest.approx(result["test"]["metrics"], rel=1e-5)
 
 
 def test_a_step_that_cannot_be_compiled_says_what_to_do(lra_store, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:

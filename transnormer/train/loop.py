@@ -81,7 +81,9 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     folder = RunFolder(Path(out))
     config = folder.read_config()
     weights, step = weights_folder(folder, checkpoint)
-    learner = Learner(config, Ranks(config.train))
+    # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
+    train = config.train.model_copy(update={"speed": "eager"})
+    learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.load_model(weights)
     metrics = learner.reduce_metrics(learner.evaluate(split))
     return {
