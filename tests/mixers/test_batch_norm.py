@@ -58,6 +58,19 @@ def test_padding_leaves_no_trace() -> None:
     assert torch.equal(dirty.running_var, clean.running_var)
 
 
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_a_batch_that_is_not_finite_leaves_the_statistics_alone(poison: float) -> None:
+    """Its loss is not finite either, so training skips it or stops; nothing of it may stay."""
+    norm = BatchNorm(WIDTH).double()
+    x, _ = batch(0, masked=False)
+    norm(x)
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    x[1, 2] = poison
+    assert not norm(x).isfinite().all()
+    assert torch.equal(norm.running_mean, before[0])
+    assert torch.equal(norm.running_var, before[1])
+
+
 def test_bfloat16_keeps_float32_statistics() -> None:
     norm = BatchNorm(WIDTH)
     x = (100 + torch.randn(64, 64, WIDTH)).bfloat16()

@@ -59,8 +59,10 @@ def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, mo
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
 
 
-def test_it_resumes_bit_for_bit(lra_store, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:
-    config = lra_config("lra/listops", lra_store("lra/listops"), **WHOLE)  # with dropout
+@pytest.mark.parametrize("norm", ["rms", "batch"])
+def test_it_resumes_bit_for_bit(lra_store, norm: str, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:
+    norms = {"model__norm": norm, "model__mixer_options": {"norm": {"xnorm": norm}}}  # one of them has statistics
+    config = lra_config("lra/listops", lra_store("lra/listops"), **norms, **WHOLE)  # with dropout
     train(config, tmp_path / "whole", show=False)
     advance = WholeStep.advance
 

@@ -56,6 +56,11 @@ class BatchNorm(nn.Module):
         mean = shift + first
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1)
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+            self._follow(self.running_mean, mean)
+            self._follow(self.running_var, unbiased)
         return mean, variance
+
+    def _follow(self, running: Tensor, found: Tensor) -> None:
+        """Move towards what a batch had, unless that is no number: a batch that training skips leaves no trace."""
+        moved = running.lerp(found.to(running.dtype), self.momentum)
+        running.copy_(torch.where(moved.isfinite(), moved, running))
