@@ -8,7 +8,7 @@ from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import Tensor, nn
 
 import transnormer as tn
-from transnormer.mixers import contract
+from transnormer.mixers import contract, turned
 from transnormer.mixers.linear import are_plain, have_biases
 from transnormer.models import layers
 
@@ -44,7 +44,7 @@ def test_what_is_plain() -> None:
 @pytest.mark.parametrize("name", ["mixer.q_proj", "mixer.v_proj", "feed_forward.up_proj", "feed_forward.down_proj"])
 def test_an_adapter_is_called_where_weights_would_be_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where LoRA's parameters would otherwise silently learn nothing."""
-    for module in (contract, layers):
+    for module in (contract, layers, turned):
         monkeypatch.setattr(module, "should_join", lambda _, *parts: are_plain(*parts))
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(tn.preset("t2-tiny", dropout=0.0)).eval()
@@ -66,7 +66,7 @@ def test_a_compiler_can_see_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(len(parts))
         return are_plain(*parts) and have_biases(*parts)
 
-    for module in (contract, layers):
+    for module in (contract, layers, turned):
         monkeypatch.setattr(module, "should_join", join)
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(tn.preset("t2-tiny", dropout=0.0)).eval()

@@ -10,7 +10,7 @@ import torch
 from kernel_cases import check_kernel, passes_in_the_interpreter
 
 from transnormer.errors import ConfigError
-from transnormer.mixers import contract
+from transnormer.mixers import contract, turned
 from transnormer.mixers.registry import build_mixer
 from transnormer.ops import joined_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
@@ -120,7 +120,8 @@ def test_a_mixer_trains_as_it_would_apart(name, position, dropout, compiled, mon
     run = torch.compile(mixer, fullgraph=True, backend="aot_eager") if compiled else mixer
     results = []
     for joins in (True, False):
-        monkeypatch.setattr(contract, "should_join", lambda *_, joins=joins: joins)
+        for module in (contract, turned):
+            monkeypatch.setattr(module, "should_join", lambda *_, joins=joins: joins)
         leaves = [x.clone().requires_grad_(), *mixer.parameters()]
         torch.manual_seed(1)  # the dropped weights are drawn alike
         y = run(leaves[0], mask, packed=True)
@@ -133,13 +134,14 @@ def test_a_mixer_trains_as_it_would_apart(name, position, dropout, compiled, mon
 @with_kernels
 def test_without_gradients_nothing_is_joined(monkeypatch):
     """Its use is in the backward; without one the norm may be folded into the projection instead."""
-    monkeypatch.setattr(contract, "should_join", lambda *_: True)
+    monkeypatch.setattr(turned, "should_join", lambda *_: True)
     mixer = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position="rope").to(DEVICE)
     x = torch.randn(1, 8, 32, device=DEVICE)
-    assert mixer.trains_jointly(x, None)
-    assert not mixer.trains_jointly(x, mixer.init_state(1))
+    assert mixer.trains_jointly(x)
     with torch.no_grad():
-        assert not mixer.trains_jointly(x, None)
+        assert not mixer.trains_jointly(x)
+    unturned = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position="none").to(DEVICE)
+    assert not unturned.trains_jointly(x)
 
 
 def test_what_is_wrong_is_said():

@@ -146,11 +146,6 @@ class ProjectedMixer(Mixer):
         weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
         return F.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim))
 
-    def trains_jointly(self, x: Tensor, state: State | None) -> bool:
-        """Whether `joined_attention` pays for x: it spares the backward the copy that joins the gradients."""
-        joins = should_join(x, self.q_proj, self.k_proj, self.v_proj)
-        return state is None and torch.is_grad_enabled() and joins
-
 
 class AttentionMixer(ProjectedMixer):
     """A projected mixer that sees its input only as queries, keys and values, so that they may come from two places."""

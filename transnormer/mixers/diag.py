@@ -8,20 +8,21 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.fixed_state import FixedState, fixed_slots, write_slots
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
+from transnormer.mixers.turned import TurnedAttention
 from transnormer.mixers.xnorm import XNorm
-from transnormer.ops import diag_attention, joined_attention
+from transnormer.ops import diag_attention
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.shapes import zero_padding
 
 
 @register("diag")
-class DiagAttention(AttentionMixer):
+class DiagAttention(TurnedAttention):
     """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not."""
 
     traits = Traits(
@@ -62,22 +63,13 @@ class DiagAttention(AttentionMixer):
     def window(cls, options: dict[str, Any]) -> int:
         return options["block_size"]
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        if self.rotation.kind == "none" or not self.trains_jointly(x, state):
-            return super().mix(x, mask, state)
-        rates, reflection = self.rotation.rates_and_reflection(x.device)
-        out = joined_attention(
-            self.project_jointly(x),
-            token_positions(x, None) % self.block_size,
-            rates,
-            kind=self.kind,
-            causal=self.causal,
-            reflection=reflection,
-            mask=mask,
-            block_size=self.block_size,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return self.xnorm.projected(self.o_proj, out, mask=mask)
+    def joined_options(self, positions: Tensor) -> dict[str, Any]:
+        return {
+            "positions": positions % self.block_size,
+            "kind": self.kind,
+            "block_size": self.block_size,
+            "dropout_p": self.dropout if self.training else 0.0,
+        }
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
+from transnormer.mixers.turned import TurnedAttention
 from transnormer.mixers.xnorm import XNorm
-from transnormer.ops import joined_attention, norm_attention
+from transnormer.ops import norm_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.step import attention_step_in_place
 
 
 @register("norm")
-class NormAttention(AttentionMixer):
+class NormAttention(TurnedAttention):
     """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives."""
 
     traits = Traits(
@@ -49,21 +50,8 @@ class NormAttention(AttentionMixer):
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm, hidden_size, causal)
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        if self.rotation.kind == "none" or not self.trains_jointly(x, state):
-            return super().mix(x, mask, state)
-        rates, reflection = self.rotation.rates_and_reflection(x.device)
-        out = joined_attention(
-            self.project_jointly(x),
-            token_positions(x, None),
-            rates,
-            kind="norm",
-            causal=self.causal,
-            feature_map=self.feature_map,
-            reflection=reflection,
-            mask=mask,
-        )
-        return self.xnorm.projected(self.o_proj, out, mask=mask)
+    def joined_options(self, positions: Tensor) -> dict[str, Any]:
+        return {"positions": positions, "kind": "norm", "feature_map": self.feature_map}
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None

@@ -1,0 +1,45 @@
+"""What the two attentions of the paper share: queries and keys turned by their positions, and a norm of the output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transnormer.mixers.contract import AttentionMixer, State
+from transnormer.mixers.linear import should_join
+from transnormer.mixers.positions import Rotation, token_positions
+from transnormer.mixers.xnorm import XNorm
+from transnormer.ops import joined_attention
+
+
+class TurnedAttention(AttentionMixer):
+    """In training on tensor cores, projection, rotation and attention pass one joined tensor and its gradient on."""
+
+    rotation: Rotation
+    xnorm: XNorm
+
+    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
+        if state is not None or not self.trains_jointly(x):
+            return super().mix(x, mask, state)
+        rates, reflection = self.rotation.rates_and_reflection(x.device)
+        out = joined_attention(
+            self.project_jointly(x),
+            rates=rates,
+            reflection=reflection,
+            causal=self.causal,
+            mask=mask,
+            **self.joined_options(token_positions(x, None)),
+        )
+        return self.xnorm.projected(self.o_proj, out, mask=mask)
+
+    def trains_jointly(self, x: Tensor) -> bool:
+        """Whether `joined_attention` pays: it spares the backward the copy that joins the gradients."""
+        joins = should_join(x, self.q_proj, self.k_proj, self.v_proj)
+        return self.rotation.kind != "none" and torch.is_grad_enabled() and joins
+
+    @abstractmethod
+    def joined_options(self, positions: Tensor) -> dict[str, Any]:
+        """What `joined_attention` is told about this attention, of tokens at these positions."""
