@@ -109,7 +109,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
 
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
-    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128)):
+    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32)):
         for kind, causal, masked, dropout, squared in (
             ("softmax", True, False, 0.0, False),
             ("softmax", False, True, 0.1, False),

@@ -134,6 +134,9 @@ def _diag_on_a_gpu() -> list[Diag]:
         cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2])]
     cases += [replace(plain, shapes=ONE_TOKEN), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
     cases += [replace(plain, shapes=WHOLE), replace(plain, block_size=48, causal=False)]
+    # Tiles of less than four warps.
+    for kind, causal in product(DIAG_OPTIONS["kind"], (True, False)):
+        cases += [Diag(kind, 16, causal, 32, shapes=WHOLE), Diag(kind, 16, causal, 32), Diag(kind, 32, causal, 16)]
     return cases
 
 

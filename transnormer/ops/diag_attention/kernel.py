@@ -219,9 +219,16 @@ def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: s
         "HAS_MASK": mask is not None,
         # Tiles that hold real tokens only need no masks.
         "WHOLE": mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
-        "num_warps": 4 if tile * max(tile, bd) <= 64 * 128 else 8,
+        "num_warps": _warps(tile, max(bd, be)),
         "num_stages": 1,
     }
+
+
+def _warps(rows: int, width: int) -> int:
+    """A warp multiplies 16 rows: of small tiles more of them would only compute the same again."""
+    if rows * max(rows, width) > 64 * 128:
+        return 8
+    return min(4, rows // 16) if width <= 32 else 4
 
 
 # Registers a thread: so few that one more program fits on a multiprocessor, where next to nothing is spilled for it
