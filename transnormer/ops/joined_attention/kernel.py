@@ -20,9 +20,9 @@ from transnormer.ops.rotate import kernel as rotation
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
 # Bytes of q from which the backward turns q and k again instead of keeping them: the projection is kept for v anyway,
-# so the turned ones would be two fifths of all that an attention keeps. It should cost one percent of a step of the
-# language model (an H200; reckoned from the forward's time).
-_WORTH_RECOMPUTING = 48 * 2**20
+# so the turned ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64 MiB)
+# keeps them: 0.75 GiB, for about one percent of a step (an H200; reckoned from the forward's 63 us of memory traffic).
+_WORTH_RECOMPUTING = 128 * 2**20
 
 
 def why_not(
