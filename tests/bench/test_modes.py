@@ -276,6 +276,23 @@ class Crowd:
         return Bench()
 
 
+@pytest.mark.parametrize(
+    ("problem", "tried_again"), [(CannotRun("does not compile"), False), (CannotRun(OUT_OF_MEMORY), True)]
+)
+def test_what_cannot_be_compiled_is_tried_once(monkeypatch, problem, tried_again):
+    def fails(cell):
+        raise problem
+
+    taken, tried, notes, worker = bench(monkeypatch, {})
+    monkeypatch.setattr(speed, "prepare_cell", fails)
+    assert not taken.prepare(CELL)
+    assert worker.restarts == 1
+    row = taken.best(CELL)
+    assert (GRAPH in tried) == tried_again
+    assert row["train_compiled"] == tried_again
+    assert any("not as graph of compiled kernels: does not compile" in note for note in notes) != tried_again
+
+
 def test_what_does_not_fit_beside_others_is_measured_alone():
     crowd = Crowd(room=10)
     turns = [

@@ -128,15 +128,20 @@ class _Bench:
     def prepare(self, cell: Cell) -> bool:
         """Build and compile a cell in the worker, which keeps it for the measurement; False where that failed.
 
-        What went wrong goes wrong in the measurement again, where it is told and dealt with.
+        What cannot be compiled is not tried again; whatever else went wrong goes wrong in the measurement, where it is
+        told and dealt with.
         """
         assert self.worker is not None
-        if (cell.method, cell.kind, self.ways[0]) in self._given_up:
+        first = self.ways[0]
+        if (cell.method, cell.kind, first) in self._given_up:
             return False
         try:
-            self.worker.run(prepare_cell, replace(cell, way=self.ways[0]), limit=self.limit)
-        except Exception:  # noqa: BLE001 - of any kind: see above
+            self.worker.run(prepare_cell, replace(cell, way=first), limit=self.limit)
+        except Exception as problem:  # noqa: BLE001 - of any kind: see above
             self.worker.restart()
+            if isinstance(problem, CannotRun) and problem.reason != OUT_OF_MEMORY:
+                self._given_up[cell.method, cell.kind, first] = problem.reason
+                self._say_why_not(replace(cell, way=first), problem.reason)
             return False
         return True
 
@@ -166,8 +171,11 @@ class _Bench:
             reason = obstacle.reason
         except (WorkerLost, GateFailed) as problem:
             reason = str(problem)
-        self.note(f"{cell.method}  T={cell.length:,}  {cell.kind}: not as {cell.way}: {reason}")
+        self._say_why_not(cell, reason)
         return reason
+
+    def _say_why_not(self, cell: Cell, reason: str) -> None:
+        self.note(f"{cell.method}  T={cell.length:,}  {cell.kind}: not as {cell.way}: {reason}")
 
 
 def _why(cell: Cell, reasons: dict[str, str]) -> dict[str, Any]:

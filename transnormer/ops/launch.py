@@ -58,6 +58,12 @@ def near_rows(x: Tensor) -> Tensor:
     return unit_stride(x) if x.stride(1) * _MOST_ROWS < 2**31 else x.contiguous()
 
 
+def room_for_gradients(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Contiguous tensors for dq, dk and dv of an attention, k being as q."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, q, v))
+    return dq, dk, dv
+
+
 def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
     """A mask [B, T] as contiguous bytes."""
     return None if mask is None else (mask != 0).to(torch.uint8).contiguous()

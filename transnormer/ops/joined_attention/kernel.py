@@ -70,19 +70,8 @@ def _nothing(like: Tensor) -> Tensor:
 
 
 @_op.register_fake
-def _(
-    qkv: Tensor,
-    positions: Tensor,
-    rates: Tensor,
-    reflection: Tensor | None,
-    mask: Tensor | None,
-    seeds: Tensor | None,
-    kind: str,
-    causal: bool,
-    phi: int,
-    block_size: int,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p = call
     q = qkv[:, :, 0]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     borders = _nothing(out)
@@ -135,24 +124,7 @@ def _backward_op(
 
 
 @_backward_op.register_fake
-def _(
-    qkv: Tensor,
-    positions: Tensor,
-    rates: Tensor,
-    reflection: Tensor | None,
-    mask: Tensor | None,
-    seeds: Tensor | None,
-    borders: Tensor,
-    yq: Tensor,
-    yk: Tensor,
-    do: Tensor,
-    kind: str,
-    causal: bool,
-    phi: int,
-    block_size: int,
-    dropout_p: float,
-    learned: bool,
-) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     drates = torch.empty(qkv.shape[4] // 2, dtype=torch.float32, device=qkv.device)
     return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device), drates
 

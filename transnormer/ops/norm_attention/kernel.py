@@ -18,6 +18,7 @@ from transnormer.ops.launch import (
     cannot_launch,
     in_autocast_dtype,
     near_rows,
+    room_for_gradients,
     too_large_in_float32,
 )
 from transnormer.ops.norm_attention.kernel_causal import (
@@ -70,9 +71,8 @@ def _by_time(squares: Tensor | None, like: Tensor) -> Tensor:
 
 
 @_op.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _, causal, phi, squared = call
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = _by_time(plan.squares(q) if squared else None, q)
@@ -95,11 +95,10 @@ def _backward_op(
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
-    dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
-    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    gradients = room_for_gradients(q, v)
     squared = Squared(out, dsquares)
-    dstates = backward_into((dq, dk, dv), q, k, v, do, squared, dfinal, borders, mask, carried, causal, phi)
-    return dq, dk, dv, dstates
+    dstates = backward_into(gradients, q, k, v, do, squared, dfinal, borders, mask, carried, causal, phi)
+    return *gradients, dstates
 
 
 def backward_into(
@@ -157,22 +156,9 @@ def backward_into(
 
 
 @_backward_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    out: Tensor | None,
-    dsquares: Tensor | None,
-    dfinal: Tensor | None,
-    borders: Tensor,
-    mask: Tensor | None,
-    carried: bool,
-    causal: bool,
-    phi: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
-    return dq, dk, torch.empty(v.shape, dtype=v.dtype, device=v.device), torch.empty_like(borders)
+def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *_, borders, _mask, _carried, _causal, _phi = call
+    return *room_for_gradients(q, v), torch.empty_like(borders)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

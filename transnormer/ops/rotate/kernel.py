@@ -252,9 +252,7 @@ def _op(
 
 
 @_op.register_fake
-def _(
-    q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None, phi: int
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty(q.shape, dtype=q.dtype, device=q.device), torch.empty(q.shape, dtype=q.dtype, device=q.device)
 
 
@@ -304,17 +302,7 @@ def backward_into(
 
 
 @_backward_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    dyq: Tensor,
-    dyk: Tensor,
-    positions: Tensor,
-    rates: Tensor,
-    reflection: Tensor | None,
-    phi: int,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     return dq, dk, torch.empty(q.shape[3] // 2, dtype=torch.float32, device=q.device)
 

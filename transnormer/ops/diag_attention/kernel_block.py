@@ -1,0 +1,169 @@
+"""One block of DiagAttention as one tile on the GPU: its weights, its output, and all three gradients."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from transnormer.ops.norm_attention.kernel_tiles import load_tile, store_tile, tile_offsets
+
+
+@triton.jit
+def _weights(scores, scale, visible, RELA: tl.constexpr):
+    """Queries down: ReLU of the scaled visible scores, or their softmax (base 2), with its scaled maxima and 1/sums.
+
+    A row that sees nothing gives zeros.
+    """
+    if RELA:
+        weights = tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0)
+        top = tl.zeros((weights.shape[0],), tl.float32)  # nobody asks
+        share = top
+    else:
+        scores = tl.where(visible, scores, float("-inf"))
+        top = tl.max(scores, 1) * scale
+        top = tl.where(top == float("-inf"), 0.0, top)
+        exponentials = tl.exp2(scores * scale - top[:, None])
+        total = tl.sum(exponentials, 1)
+        share = 1.0 / tl.where(total == 0.0, 1.0, total)
+        weights = exponentials * share[:, None]
+    return weights, top, share
+
+
+@triton.jit
+def _weights_across(scores, scale, visible, top, share, RELA: tl.constexpr):
+    """The same with queries across; maxima and sums are those from before, so nothing is reduced down the rows."""
+    if RELA:
+        return tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0)
+    else:
+        return tl.exp2(tl.where(visible, scores * scale, float("-inf")) - top[None, :]) * share[None, :]
+
+
+@triton.jit
+def _scrambled(x):
+    """A bijection of 32 bits whose outputs look random (the finalizer of MurmurHash3)."""
+    x = (x ^ (x >> 16)) * tl.full((), 0x85EBCA6B, tl.uint32)
+    x = (x ^ (x >> 13)) * tl.full((), 0xC2B2AE35, tl.uint32)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _kept(SEEDS, first_row, queries, keys, threshold, BW: tl.constexpr):
+    """Which weights dropout keeps: a pure function of two seeds, batch, head, query and key, so nothing is stored."""
+    pair = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)).to(tl.uint32)
+    first = _scrambled(tl.load(SEEDS).to(tl.uint32) + pair)
+    second = tl.load(SEEDS + 1).to(tl.uint32)
+    place = ((first_row + queries) * BW + keys).to(tl.uint32)
+    return _scrambled(_scrambled(place ^ first) + second) >= threshold
+
+
+@triton.jit
+def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr):
+    """This program's block: its first row, the rows counted from there, which exist, and which hold a real token."""
+    local = tl.arange(0, BW)
+    first = tl.program_id(0).to(tl.int64) * W
+    inside = (local < W) & (first + local < T)
+    real = inside
+    if HAS_MASK:
+        row = MASK + tl.program_id(1).to(tl.int64) * mask_stride + first
+        real = inside & (tl.load(row + local, mask=inside, other=0) != 0)
+    return first, local, inside, real
+
+
+@triton.jit
+def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
+    """Which keys a query sees; all arguments have two dimensions, one of them 1."""
+    if CAUSAL:
+        visible = queries >= keys
+        return visible if WHOLE else visible & real_queries & real_keys
+    return real_queries & real_keys
+
+
+@triton.jit
+def block_forward(
+    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, T, scale,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
+    v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
+    weights, _, _ = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        weights = tl.where(kept, weights * keep_scale, 0.0)
+    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
+    if SQUARED:
+        squares = SQUARES + (batch * tl.num_programs(2) + head) * T + first
+        tl.store(squares + local, tl.sum(out * out, 1), mask=inside)
+
+
+@triton.jit
+def block_backward(
+    Q, K, V, DO, DQ, DK, DV, OUT, DSQUARES, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    mask_b,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
+    v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, WHOLE, "")
+    if SQUARED:  # the squares of the output were summed and used: d(Σo²) = 2o
+        heads = tl.num_programs(2)
+        out_base = OUT + ((batch * T + first) * heads + head) * E
+        out = load_tile(out_base, tile_offsets(local, e, heads * E), e, inside, E, WHOLE, "")
+        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + (first + local) * s_t, mask=inside, other=0.0)
+        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
+
+    # Queries down, keys across: gives dq.
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
+    weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
+    dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        dweights = tl.where(kept, dweights * keep_scale, 0.0)
+    if RELA:
+        dscores = tl.where(weights > 0.0, dweights, 0.0)
+    else:
+        mean = tl.sum(weights * dweights, 1)
+        dscores = weights * (dweights - mean[:, None])
+    dq = tl.dot((dscores * slope).to(k.dtype), k, input_precision="ieee")
+    dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
+    dq_base = batch * dq_b + head * dq_h + first * dq_t
+    store_tile(DQ + dq_base, dq_at, d, inside, D, dq, WHOLE)
+
+    # Keys down, queries across: the same numbers again, because transposing a result that lives in registers is
+    # miscompiled by Triton 3.4 to 3.7.0 on Hopper. Gives dk and dv.
+    visible = _visible(local[None, :], local[:, None], real[None, :], real[:, None], CAUSAL, WHOLE)
+    scores = tl.dot(k, tl.trans(q), input_precision="ieee")
+    weights = _weights_across(scores, scale, visible, top, share, RELA)
+    dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
+    dropped = weights
+    if DROPS:
+        kept = _kept(SEEDS, tl.program_id(0) * W, local[None, :], local[:, None], threshold, BW)
+        dropped = tl.where(kept, weights * keep_scale, 0.0)
+        dweights = tl.where(kept, dweights * keep_scale, 0.0)
+    if RELA:
+        dscores = tl.where(weights > 0.0, dweights, 0.0)
+    else:
+        dscores = weights * (dweights - mean[None, :])
+    dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")
+    dv = tl.dot(dropped.to(do.dtype), do, input_precision="ieee")
+    store_tile(DK + dq_base, dq_at, d, inside, D, dk, WHOLE)
+    store_tile(DV + batch * dv_b + head * dv_h + first * dv_t, dv_at, e, inside, E, dv, WHOLE)
