@@ -10,7 +10,7 @@ class BatchNorm(nn.Module):
     """BatchNorm (Ioffe and Szegedy 2015) of x [B, T, width] over the tokens that `mask` [B, T] calls real.
 
     In training a token's result depends on all others, later ones too: not for causal models. For evaluation it keeps
-    running statistics, so a text's result does not depend on its company. Statistics are float32 in any dtype.
+    running statistics, so a text's result does not depend on its company. Statistics are at least float32.
     """
 
     running_mean: Tensor
@@ -42,7 +42,7 @@ class BatchNorm(nn.Module):
     def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of this batch, which the running ones follow (with the unbiased variance).
 
-        Both come from one pass over x: sums of x and x², taken from the running mean on so that they do not cancel.
+        Both come from one pass over x: sums of x and x², counted from the running mean, so that little cancels.
         """
         shift = self.running_mean.to(x.dtype)
         moved = x - shift
