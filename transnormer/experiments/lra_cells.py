@@ -16,7 +16,7 @@ from transnormer.report.lra_paper import TASKS
 FIRST_METHODS = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")
 # Where the recipes of a set-up lie: Skyformer's, which the paper names; the one its own rows were made in; the larger
 # one of its released scripts.
-SETUPS = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release"}
+SETUPS = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release", "tuned": "lra/tuned"}
 _GRID_KEYS = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}
 
 
