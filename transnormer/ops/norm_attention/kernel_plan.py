@@ -25,13 +25,13 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
 
     A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
     have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
-    which are cut for nothing; that narrower tiles need more programs under way at once is reckoned, not measured.
+    which are cut for nothing, and those of narrow heads, whose programs are small, are cut up to that many.
     """
     if causal:
         enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)
     else:
-        full = 512 * max(1, _WIDEST_PIECE // width)
-        enough = full // 2
+        full = 512
+        enough = full if width < _WIDEST_PIECE else full // 2
     return 1 if pairs >= enough else triton.cdiv(full, pairs)
 
 
