@@ -52,10 +52,13 @@ class BatchNorm(nn.Module):
             count = mask.sum().clamp(min=1).to(x.dtype)
             moved = torch.where(mask.unsqueeze(-1), moved, 0.0)
         first = moved.sum(dim=(0, 1)) / count
-        variance = (moved.square().sum(dim=(0, 1)) / count - first.square()).clamp(min=0)
+        squares = moved.square().sum(dim=(0, 1))
+        variance = (squares / count - first.square()).clamp(min=0)
         mean = shift + first
         with torch.no_grad():
-            unbiased = variance * count / (count - 1).clamp(min=1)
+            # Not from `variance`, which the backward keeps: Triton 3.6 cannot compile a kernel that stores it, and then
+            # goes on with it, in every shape.
+            unbiased = (squares - first.square() * count).clamp(min=0) / (count - 1).clamp(min=1)
             self._follow(self.running_mean, mean)
             self._follow(self.running_var, unbiased)
         return mean, variance
