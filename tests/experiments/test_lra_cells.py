@@ -35,6 +35,17 @@ def test_cells_are_whole_rows_in_the_order_given() -> None:
         assert load_config(cell.arguments[0], cell.arguments[1:]) == cell.config
 
 
+def test_a_method_that_does_not_rotate_keeps_its_positions() -> None:
+    def positions(*overrides: str) -> list[str | None]:
+        methods, data = ["t1", "t2", "flash", "vanilla", "linear_elu"], "data.source=somewhere"
+        planned = plan_cells(methods, ["text"], [42], Path("runs"), None, [data, *overrides], "tuned")
+        return [cell.config.model.position_embedding for cell in planned]
+
+    assert positions() == ["none", "none", "none", "sinusoidal", "sinusoidal"]
+    assert positions("model.position_embedding=learned") == ["learned"] * 5
+    assert positions("model.position_embedding=none") == ["none"] * 5
+
+
 def test_stores_are_found_by_name_and_missing_ones_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     planned = plan_cells(["t2"], ["listops", "text"], [42], Path("runs"), tmp_path)

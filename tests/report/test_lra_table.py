@@ -13,7 +13,7 @@ import pytest
 from transnormer.errors import DataError
 from transnormer.models.presets import METHODS
 from transnormer.report.lra_paper import PAPER, TASKS
-from transnormer.report.lra_table import accuracy_table, cost_table, lra_page, read_records
+from transnormer.report.lra_table import accuracy_table, cost_table, lra_page, read_records, summary_rows
 
 PUBLISHED = {"kind": "published", "differs_from_published": {}, "limit": None, "generated": None}
 REGENERATED = {**PUBLISHED, "kind": "regenerated", "generated": {"seed": 0}}
@@ -62,6 +62,15 @@ def test_ours_beside_the_papers() -> None:
     assert table["vanilla"][-2:] == ["–", "57.37"], "a mean of some tasks is no mean"
     assert table["linear_elu"] == ["37.00", *["–"] * 11]
     assert table["flash"][0] == "–"
+
+
+def test_a_summary_has_the_methods_that_ran_and_means_of_whole_rows() -> None:
+    accuracies = {"listops": 40.0, "text": 80.0, "image": 50.0, "pathfinder": 70.0}
+    records = [record(task, "t2", accuracy) for task, accuracy in accuracies.items()] + [record("text", "t1", 66.5)]
+    assert summary_rows(records) == [
+        ["t2", "40.00", "80.00", "50.00", "70.00", "–", "60.00"],
+        ["t1", "–", "66.50", "–", "–", "–", "–"],
+    ]
 
 
 def test_the_mean_over_the_papers_own_data() -> None:

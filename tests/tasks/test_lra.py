@@ -16,6 +16,7 @@ from transnormer.config.load import load_config
 from transnormer.data.example_writer import ExampleWriter
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, DataError
+from transnormer.experiments.cells import differences
 from transnormer.models.presets import METHODS, list_presets
 from transnormer.tasks.lra import LongRangeArena
 
@@ -200,6 +201,24 @@ def test_the_set_up_of_the_papers_rows_trains(lra_store: Stores, task: str):
     assert (made.norm, made.position_embedding, made.position) == ("batch", "sinusoidal", "rope")
     assert model.config.options_of("norm")["xnorm"] == "batch"
     assert (model.config.embedding == "number") == pixels
+    arena.loss_sum(model, arena.train_batch([0])).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("task", SOURCES)
+def test_the_tuned_set_up_is_the_authors_but_for_a_few_settings(lra_store: Stores, task: str):
+    tuned, authors = (
+        load_config(task.replace("lra/", f"lra/{setup}/"), [f"data.store={lra_store(task)}"])
+        for setup in ("tuned", "authors")
+    )
+    chosen = {
+        "lra/image": {"model.dropout"},
+        "lra/pathfinder": {"model.pooling"},
+        "lra/text": {"model.position_embedding", "model.scale_embedding"},
+    }
+    assert set(differences(authors, tuned)) == {"optim.lr", *chosen.get(task, ())}
+    arena = LongRangeArena(tuned)
+    model = arena.build_model()
     arena.loss_sum(model, arena.train_batch([0])).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

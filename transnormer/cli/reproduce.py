@@ -29,7 +29,10 @@ def lra(
         typer.Option(help="Comma-separated: listops,text,image,pathfinder,retrieval.", show_default="all"),
     ] = None,
     setup: Annotated[
-        str, typer.Option(help="skyformer (named by the paper), authors (of its own rows) or release (their scripts).")
+        str,
+        typer.Option(
+            help="skyformer (named by the paper), authors (of its own rows), release (their scripts) or tuned (for T2)."
+        ),
     ] = "skyformer",
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "42",
     data: Annotated[

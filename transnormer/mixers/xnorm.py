@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -66,7 +68,9 @@ class XNorm(nn.Module):
             return projection(self(x, mask))
         assert isinstance(projection, nn.Linear)
         x = x.flatten(-2)
-        scale = torch.rsqrt(square_sums.sum(dim=-1, keepdim=True) / x.shape[-1] + _EPSILON)  # [B, T, 1]
+        # Added head by head, the sums are part of the kernel that scales; as a reduction they were one of 13 us (H200).
+        mean_square = functools.reduce(torch.add, square_sums.unbind(-1)).unsqueeze(-1) / x.shape[-1]
+        scale = torch.rsqrt(mean_square + _EPSILON)  # [B, T, 1]
         y = F.linear(x, projection.weight)
         return (y * scale + projection.bias).to(y.dtype)
 

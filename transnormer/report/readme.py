@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
+
+from transnormer.report.lra_paper import PAPER, TASKS
+from transnormer.report.lra_table import read_records, summary_rows
 
 _BEGIN, _END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -158,19 +162,23 @@ def _decoding(results: Path) -> str | None:
 
 
 def _arena(results: Path) -> str | None:
-    files = sorted((results / "lra").glob("*.json"))
-    if not files:
+    rows = [["the paper", "t2", *(f"{PAPER['t2'][task]:.2f}" for task in TASKS), f"{_mean_of_four(PAPER['t2']):.2f}"]]
+    folders = [folder for folder in sorted(results.glob("lra*")) if read_records(folder)]
+    for folder in folders:
+        setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
+        rows += [[setup, *row] for row in summary_rows(read_records(folder))]
+    if not folders:
         return None
-    cells = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    rows = [
-        [cell["method"], cell["task"], f"{cell['seed']}", f"{cell['test_accuracy']:.2f}", cell["data"]["kind"]]
-        for cell in cells
-    ]
+    links = ", ".join(f"[results/{folder.name}](results/{folder.name}/README.md)" for folder in folders)
+    columns = ["set-up", "method", *TASKS, "mean without retrieval"]
     return (
-        "**Long-Range Arena** (`transnormer reproduce lra`; beside the paper's figures in "
-        "[results/lra](results/lra/README.md)):\n\n"
-        f"{_table(['method', 'task', 'seed', 'test accuracy, %', 'data'], rows)}\n"
+        "**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent of the checkpoint that is best on "
+        f"the validation split; everything beside the paper's figures in {links}):\n\n{_table(columns, rows)}\n"
     )
+
+
+def _mean_of_four(accuracies: dict[str, float]) -> float:
+    return statistics.fmean(accuracies[task] for task in TASKS if task != "retrieval")
 
 
 def _elsewhere(results: Path) -> str | None:
