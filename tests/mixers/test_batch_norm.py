@@ -47,6 +47,34 @@ def test_it_is_torchs_of_the_real_tokens(masked: bool) -> None:
     assert torch.equal(ours.running_mean, before)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_its_gradients_are_those_of_the_whole_result(masked: bool) -> None:
+    """Padding too has a result, with the statistics of real tokens."""
+    x, mask = batch(0, masked)
+    norm = BatchNorm(WIDTH, momentum=0.0).double()
+    nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(1))
+
+    def result(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (x, mask))
+
+    assert torch.autograd.gradcheck(result, (x.requires_grad_(), norm.weight, norm.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_compiler_finds_the_same_gradients(dtype: torch.dtype) -> None:
+    x, mask = batch(0, masked=True)
+
+    def gradients(compiled: bool) -> list[torch.Tensor]:
+        norm = BatchNorm(WIDTH)
+        norm.compile(fullgraph=True, backend="inductor" if compiled else "eager")
+        leaf = x.to(dtype).requires_grad_()
+        return list(torch.autograd.grad(norm(leaf, mask).float().pow(3).sum(), [leaf, norm.weight, norm.bias]))
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        assert theirs.any()
+        torch.testing.assert_close(ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+
+
 def test_padding_leaves_no_trace() -> None:
     """Neither in the output nor in the statistics, whatever stands there; not even a NaN."""
     x, mask = batch(0, masked=True)

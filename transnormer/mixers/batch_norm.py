@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -32,38 +34,74 @@ class BatchNorm(nn.Module):
         nn.init.ones_(self.running_var)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        if self.training:
-            mean, variance = self._statistics(wide, mask)
-        else:
-            mean, variance = self.running_mean, self.running_var
-        return ((wide - mean) * (torch.rsqrt(variance + self.eps) * self.weight) + self.bias).to(x.dtype)
-
-    def _statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of this batch, which the running ones follow (with the unbiased variance).
-
-        Both come from one pass over x: sums of x and x², counted from the running mean, so that little cancels.
-        """
-        shift = self.running_mean.to(x.dtype)
-        moved = x - shift
-        if mask is None:
-            count = torch.full((), x.shape[0] * x.shape[1], dtype=x.dtype, device=x.device)
-        else:
-            count = mask.sum().clamp(min=1).to(x.dtype)
-            moved = torch.where(mask.unsqueeze(-1), moved, 0.0)
-        first = moved.sum(dim=(0, 1)) / count
-        squares = moved.square().sum(dim=(0, 1))
-        variance = (squares / count - first.square()).clamp(min=0)
-        mean = shift + first
+        if not self.training:
+            wide = x.to(_precise(x))
+            return _scaled(wide, self.running_mean, self.running_var, self.weight, self.bias, self.eps).to(x.dtype)
+        y, mean, unbiased = _InTraining.apply(x, self.weight, self.bias, mask, self.running_mean, self.eps)
         with torch.no_grad():
-            # Not from `variance`, which the backward keeps: Triton 3.6 cannot compile a kernel that stores it, and then
-            # goes on with it, in every shape.
-            unbiased = (squares - first.square() * count).clamp(min=0) / (count - 1).clamp(min=1)
             self._follow(self.running_mean, mean)
             self._follow(self.running_var, unbiased)
-        return mean, variance
+        return y
 
     def _follow(self, running: Tensor, found: Tensor) -> None:
         """Move towards what a batch had, unless that is no number: a batch that training skips leaves no trace."""
         moved = running.lerp(found.to(running.dtype), self.momentum)
         running.copy_(torch.where(moved.isfinite(), moved, running))
+
+
+class _InTraining(torch.autograd.Function):
+    """The norm with the statistics of this batch: the result, the mean, and the unbiased variance.
+
+    The gradient of x is one line, a·dy + b·x + c with numbers of each feature, rounded to the dtype of x. Left to
+    autograd it is the sum of four paths through float32, which a compiler writes to memory as such.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, running_mean: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # One pass over x: sums of x and x², counted from the running mean, so that little cancels.
+        wide = x.to(_precise(x))
+        shift = running_mean.to(wide.dtype)
+        moved = wide - shift
+        if mask is None:
+            count = torch.full((), x.shape[0] * x.shape[1], dtype=wide.dtype, device=x.device)
+        else:
+            count = mask.sum().clamp(min=1).to(wide.dtype)
+            moved = torch.where(mask.unsqueeze(-1), moved, 0.0)
+        first = moved.sum(dim=(0, 1)) / count
+        squares = moved.square().sum(dim=(0, 1))
+        mean, variance = shift + first, (squares / count - first.square()).clamp(min=0)
+        # Not from `variance`, which the backward keeps: Triton 3.6 cannot compile a kernel that stores it and then goes
+        # on with it, in every shape.
+        unbiased = (squares - first.square() * count).clamp(min=0) / (count - 1).clamp(min=1)
+        y = _scaled(wide, mean, variance, weight, bias, eps)
+        # Not `.to` where it changes nothing: PyTorch 2.11's compiler then takes all gradients to be zero.
+        y = y if y.dtype == x.dtype else y.to(x.dtype)
+        ctx.save_for_backward(x, weight, mask, mean, variance, count)
+        ctx.mark_non_differentiable(mean, unbiased)
+        ctx.eps = eps
+        return y, mean, unbiased
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mask, mean, variance, count = ctx.saved_tensors
+        dy = dy.to(mean.dtype)
+        inverse = torch.rsqrt(variance + ctx.eps)
+        dbias = dy.sum(dim=(0, 1))
+        dweight = (dy * (x.to(mean.dtype) - mean)).sum(dim=(0, 1)) * inverse
+        scale = inverse * weight
+        # All tokens took part in the result with the statistics, real ones alone in the statistics.
+        from_variance = scale * inverse * dweight / count
+        of_x, constant = -from_variance, from_variance * mean - scale * dbias / count
+        through = x.to(mean.dtype) * of_x + constant
+        dx = dy * scale + (through if mask is None else torch.where(mask.unsqueeze(-1), through, 0.0))
+        return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None
+
+
+def _scaled(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return (x - mean) * (torch.rsqrt(variance + eps) * weight) + bias
+
+
+def _precise(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
