@@ -52,7 +52,7 @@ class BatchNorm(nn.Module):
 class _InTraining(torch.autograd.Function):
     """The norm with the statistics of this batch: the result, the mean, and the unbiased variance.
 
-    The gradient of x is one line, a·dy + b·x + c with numbers of each feature, rounded to the dtype of x. Left to
+    The gradient of x is one line, a·dy + b·(x - mean) + c by feature, rounded to the dtype of x. Left to
     autograd it is the sum of four paths through float32, which a compiler writes to memory as such.
     """
 
@@ -86,15 +86,13 @@ class _InTraining(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mask, mean, variance, count = ctx.saved_tensors
-        dy = dy.to(mean.dtype)
+        dy, centred = dy.to(mean.dtype), x.to(mean.dtype) - mean
         inverse = torch.rsqrt(variance + ctx.eps)
-        dbias = dy.sum(dim=(0, 1))
-        dweight = (dy * (x.to(mean.dtype) - mean)).sum(dim=(0, 1)) * inverse
         scale = inverse * weight
-        # All tokens took part in the result with the statistics, real ones alone in the statistics.
-        from_variance = scale * inverse * dweight / count
-        of_x, constant = -from_variance, from_variance * mean - scale * dbias / count
-        through = x.to(mean.dtype) * of_x + constant
+        dbias = dy.sum(dim=(0, 1))
+        dweight = (dy * centred).sum(dim=(0, 1)) * inverse
+        # All tokens were normalised with the statistics, real ones alone are in them.
+        through = centred * (-scale * inverse * dweight / count) - scale * dbias / count
         dx = dy * scale + (through if mask is None else torch.where(mask.unsqueeze(-1), through, 0.0))
         return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None
 
