@@ -15,6 +15,8 @@ from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding
 
+_COLUMNS = 8
+
 
 @register("softmax")
 class SoftmaxAttention(AttentionMixer):
@@ -51,26 +53,23 @@ class SoftmaxAttention(AttentionMixer):
         positions = token_positions(q, state["length"] if state else None)
         q, k = self.rotation(q, k, positions)
         if state is None:
-            return self._attend(q, k, v, self._visible(q, mask), mask)
+            return self._attend(q, k, v, None, mask)
         counts = None if mask is None else real_tokens(q, mask)
         keys = append_right_aligned(state.get("keys"), k, counts)
         values = append_right_aligned(state.get("values"), v, counts)
         new_state = {"length": state["length"] + real_tokens(q, mask), "keys": keys, "values": values}
         if "keys" not in state:
-            return self._attend(q, k, v, self._visible(q, mask), mask), new_state
+            return self._attend(q, k, v, None, mask), new_state
         key_positions = right_aligned_positions(new_state["length"], keys.shape[1])[:, None, :]
         visible = (key_positions >= 0) & (key_positions <= positions[:, :, None])
         return self._attend(q, keys, values, visible, mask), new_state
 
-    def _visible(self, q: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Which keys a query sees [B, T, T]; None where SDPA's own causal or full attention will do."""
-        # Right padding lies after every real token: the causal mask hides it by itself.
-        if mask is None or self.causal:
-            return None
-        # Padded queries look at themselves, so that no row of the softmax is empty.
-        return mask.bool()[:, None, :] | torch.eye(q.shape[1], dtype=torch.bool, device=q.device)
-
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, mask: Tensor | None) -> Tensor:
+        """`visible` [B, T, S] are the keys that a query sees; None: those before it, or all real ones."""
+        size, scale = v.shape[-1], self.head_dim**-0.5
+        # Right padding lies after every real token: the causal mask hides it by itself.
+        if mask is not None and visible is None and not self.causal:
+            q, k, v = _without_padding(q, k, v, mask)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, D]
         out = F.scaled_dot_product_attention(
             q,
@@ -79,8 +78,9 @@ class SoftmaxAttention(AttentionMixer):
             attn_mask=None if visible is None else visible.unsqueeze(1),
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal and visible is None,
+            scale=scale,
         )
-        return self.o_proj(zero_padding(out.transpose(1, 2), mask).flatten(-2))
+        return self.o_proj(zero_padding(out[..., :size].transpose(1, 2), mask).flatten(-2))
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_slots(length, capacity, self.num_heads, self.head_dim, dtype)
@@ -93,3 +93,15 @@ class SoftmaxAttention(AttentionMixer):
         keys[:, -1:], values[:, -1:] = k, v
         q, keys, values = (t.transpose(1, 2) for t in (q, keys, values))  # [B, H, T, D]
         return self.o_proj(F.scaled_dot_product_attention(q, keys, values).transpose(1, 2).flatten(-2))
+
+
+def _without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """With columns behind the others that put the scores of padded keys half as far down as numbers go.
+
+    A mask [B, T, T] would be as large as the scores, and SDPA's fastest kernels take none. They do take heads of any
+    multiple of eight columns.
+    """
+    low = torch.finfo(k.dtype).min / (2 * _COLUMNS)
+    hidden = k.new_zeros(mask.shape).masked_fill(~mask.bool(), low)[:, :, None, None].expand(*k.shape[:-1], _COLUMNS)
+    ones = q.new_ones(()).expand(*q.shape[:-1], _COLUMNS)
+    return torch.cat((q, ones), dim=-1), torch.cat((zero_padding(k, mask), hidden), dim=-1), F.pad(v, (0, _COLUMNS))
