@@ -15,7 +15,7 @@ from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding
 
-_COLUMNS = 8
+_COLUMNS, _LOW = 8, -1e6
 
 
 @register("softmax")
@@ -96,12 +96,13 @@ class SoftmaxAttention(AttentionMixer):
 
 
 def _without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """With columns behind the others that put the scores of padded keys half as far down as numbers go.
+    """With columns behind the others that put the scores of padded keys where every exponential is zero.
 
-    A mask [B, T, T] would be as large as the scores, and SDPA's fastest kernels take none. They do take heads of any
-    multiple of eight columns.
+    A mask [B, T, T] would be as large as the scores, and SDPA's fastest kernels take none; they do take heads of any
+    multiple of eight columns. The scores lie so far down, and no farther: in a text without tokens there are no
+    others, and what rounding makes of them must have an exponential.
     """
-    low = torch.finfo(k.dtype).min / (2 * _COLUMNS)
+    low = max(_LOW, torch.finfo(k.dtype).min / (2 * _COLUMNS))
     hidden = k.new_zeros(mask.shape).masked_fill(~mask.bool(), low)[:, :, None, None].expand(*k.shape[:-1], _COLUMNS)
     ones = q.new_ones(()).expand(*q.shape[:-1], _COLUMNS)
     return torch.cat((q, ones), dim=-1), torch.cat((zero_padding(k, mask), hidden), dim=-1), F.pad(v, (0, _COLUMNS))
