@@ -150,6 +150,20 @@ def test_what_is_wrong_is_said():
     assert "norm" in caught.value.hint
 
 
+def test_shapes_are_checked_before_any_kernel_reads():
+    """The errors are those of this op, which a kernel serves as a whole, not those of its parts."""
+    x = inputs(2, 8, 1, 16)
+    call = partial(joined_attention, x["qkv"], kind="softmax", causal=True)
+    with pytest.raises(ConfigError, match=r"joined_attention: mask must be \[B, T\] = \[2, 8\], got \[2, 7\]"):
+        call(x["positions"], x["rates"], mask=torch.ones(2, 7))
+    with pytest.raises(ConfigError, match=r"joined_attention: positions must be"):
+        call(x["positions"][..., :5], x["rates"])
+    with pytest.raises(ConfigError, match=r"joined_attention: rates must be \[D/2\] = \[8\]"):
+        call(x["positions"], x["rates"][:3])
+    with pytest.raises(ConfigError, match="joined_attention: block_size must be at least 1"):
+        call(x["positions"], x["rates"], block_size=0)
+
+
 @with_kernels
 def test_what_the_kernels_cannot_serve_is_an_error_with_the_reason():
     x = inputs(1, 8, 1, 16, DEVICE)

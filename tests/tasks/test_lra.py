@@ -223,6 +223,15 @@ def test_the_tuned_set_up_is_the_authors_but_for_a_few_settings(lra_store: Store
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_a_model_without_positions_is_warned_of(lra_store: Stores, caplog: pytest.LogCaptureFixture):
+    """The tuned recipe of Text leaves them out for T1 and T2, which rotate."""
+    data = f"data.store={lra_store('lra/text')}"
+    LongRangeArena(load_config("lra/tuned/text", [data])).build_model()
+    assert "positions" not in caplog.text
+    LongRangeArena(load_config("lra/tuned/text", [data, "model.preset=vanilla-lra-text"])).build_model()
+    assert "vanilla-lra-text has no positions" in caplog.text
+
+
 # Protocols
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transnormer.ops.shapes import accumulation_dtype
+
 
 class BatchNorm(nn.Module):
     """BatchNorm (Ioffe and Szegedy 2015) of x [B, T, width] over the tokens that `mask` [B, T] calls real.
@@ -35,7 +37,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if not self.training:
-            wide = x.to(_precise(x))
+            wide = x.to(accumulation_dtype(x.dtype))
             return _scaled(wide, self.running_mean, self.running_var, self.weight, self.bias, self.eps).to(x.dtype)
         y, mean, unbiased = _InTraining.apply(x, self.weight, self.bias, mask, self.running_mean, self.eps)
         with torch.no_grad():
@@ -52,8 +54,8 @@ class BatchNorm(nn.Module):
 class _InTraining(torch.autograd.Function):
     """The norm with the statistics of this batch: the result, the mean, and the unbiased variance.
 
-    The gradient of x is one line, a·dy + b·(x - mean) + c by feature, rounded to the dtype of x. Left to
-    autograd it is the sum of four paths through float32, which a compiler writes to memory as such.
+    The gradient of x is one line, a·dy + b·(x - mean) + c by feature, rounded to the dtype of x. Left to autograd it
+    is the sum of four paths through float32, which a compiler writes to memory as such.
     """
 
     @staticmethod
@@ -61,7 +63,7 @@ class _InTraining(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, running_mean: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         # One pass over x: sums of x and x², counted from the running mean, so that little cancels.
-        wide = x.to(_precise(x))
+        wide = x.to(accumulation_dtype(x.dtype))
         shift = running_mean.to(wide.dtype)
         moved = wide - shift
         if mask is None:
@@ -99,7 +101,3 @@ class _InTraining(torch.autograd.Function):
 
 def _scaled(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - mean) * (torch.rsqrt(variance + eps) * weight) + bias
-
-
-def _precise(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -15,6 +15,7 @@ from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding
 
+# Columns that hold padded keys away, and what each adds to their scores (float16 takes less).
 _COLUMNS, _LOW = 8, -1e6
 
 
@@ -66,7 +67,6 @@ class SoftmaxAttention(AttentionMixer):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, mask: Tensor | None) -> Tensor:
         """`visible` [B, T, S] are the keys that a query sees; None: those before it, or all real ones."""
-        size, scale = v.shape[-1], self.head_dim**-0.5
         # Right padding lies after every real token: the causal mask hides it by itself.
         if mask is not None and visible is None and not self.causal:
             q, k, v = _without_padding(q, k, v, mask)
@@ -78,9 +78,9 @@ class SoftmaxAttention(AttentionMixer):
             attn_mask=None if visible is None else visible.unsqueeze(1),
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal and visible is None,
-            scale=scale,
+            scale=self.head_dim**-0.5,
         )
-        return self.o_proj(zero_padding(out[..., :size].transpose(1, 2), mask).flatten(-2))
+        return self.o_proj(zero_padding(out[..., : self.head_dim].transpose(1, 2), mask).flatten(-2))
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_slots(length, capacity, self.num_heads, self.head_dim, dtype)

@@ -28,6 +28,12 @@ def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         raise ConfigError(f"{op}: mask must be [B, T] = {list(q.shape[:2])}, got {list(mask.shape)}")
 
 
+def check_block_size(op: str, block_size: int) -> None:
+    """Blocks of DiagAttention have at least one token."""
+    if block_size < 1:
+        raise ConfigError(f"{op}: block_size must be at least 1, got {block_size}")
+
+
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """States, norms and softmax accumulate in float32, or in float64 when the inputs are."""
     return torch.float64 if dtype == torch.float64 else torch.float32

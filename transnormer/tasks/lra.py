@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from transnormer.tasks.contract import Batch, Task
 from transnormer.tasks.lra_protocol import PROTOCOLS, Examples, LRAProtocol
 from transnormer.tasks.padding import padded
 from transnormer.tasks.resident import ResidentArena
+
+log = logging.getLogger(__name__)
 
 _POOLING = {
     "mean": "mean over real tokens",
@@ -87,7 +90,14 @@ class LongRangeArena(Task):
     def build_model(self) -> TransNormerPreTrainedModel:
         pair = self.store.sequences == 2
         head = TransNormerForPairClassification if pair else TransNormerForSequenceClassification
-        return head(self.model_config())
+        config = self.model_config()
+        if config.position == config.position_embedding == "none":
+            log.warning(
+                "%s has no positions: what order its tokens have, only its attention can know "
+                "(model.position_embedding=sinusoidal adds them)",
+                self.config.model.preset,
+            )
+        return head(config)
 
     def model_config(self) -> TransNormerConfig:
         """The preset, what the config changes of it, and what the task requires."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.shapes import accumulation_dtype, check_qkv, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_block_size, check_qkv, zero_padding
 
 KINDS = ("softmax", "rela")
 
@@ -70,8 +70,7 @@ def diag_attention(
     check_qkv("diag_attention", q, k, v, mask)
     if kind not in KINDS:
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
-    if block_size < 1:
-        raise ConfigError(f"diag_attention: block_size must be at least 1, got {block_size}")
+    check_block_size("diag_attention", block_size)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None

@@ -13,7 +13,8 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention import norm_attention
-from transnormer.ops.rotate import rotate
+from transnormer.ops.rotate import check_rotation, rotate
+from transnormer.ops.shapes import check_block_size, check_qkv
 
 KINDS = ("norm", "softmax", "rela")
 
@@ -45,6 +46,9 @@ def joined_attention(
         raise ConfigError(f"joined_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     feature_map_named(feature_map)
     q, k, v = qkv.unbind(dim=2)
+    check_qkv("joined_attention", q, k, v, mask)
+    check_rotation("joined_attention", q, k, positions, rates, reflection)
+    check_block_size("joined_attention", block_size)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
     if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
         assert _KERNEL is not None

@@ -28,7 +28,7 @@ def rotate(
     `positions` are whole numbers, [T] or [B, T]; `rates` [D/2] may be learned, `reflection` may not. Everything is
     computed in float32 (float64 for float64 tensors) and rounded once.
     """
-    _check(q, k, positions, rates, reflection)
+    check_rotation("rotate", q, k, positions, rates, reflection)
     phi = feature_map_named(feature_map)
     # The kernel serves compiled models too: between a projection and an attention there is nothing to fuse with, and
     # a compiler would take the cosines once per number instead of once per position, and several passes backward.
@@ -52,21 +52,21 @@ def rotate(
     return rotated(q), rotated(k)
 
 
-def _check(q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None) -> None:
+def check_rotation(op: str, q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None) -> None:
+    """An error of `op` that names the argument and the shape it should have."""
     if q.dim() != 4 or q.shape != k.shape or q.dtype != k.dtype:
         raise ConfigError(
-            "rotate: q and k must be [B, T, H, D] of one shape and dtype, "
+            f"{op}: q and k must be [B, T, H, D] of one shape and dtype, "
             f"got {list(q.shape)} {q.dtype} and {list(k.shape)} {k.dtype}"
         )
     size = q.shape[-1]
     if size % 2:
-        raise ConfigError(f"rotate: features are turned in pairs, and head size {size} is odd")
+        raise ConfigError(f"{op}: features are turned in pairs, and head size {size} is odd")
     if positions.shape not in (q.shape[:2], q.shape[1:2]):
         raise ConfigError(
-            f"rotate: positions must be [T] = [{q.shape[1]}] or [B, T] = {list(q.shape[:2])}, "
-            f"got {list(positions.shape)}"
+            f"{op}: positions must be [T] = [{q.shape[1]}] or [B, T] = {list(q.shape[:2])}, got {list(positions.shape)}"
         )
     if rates.shape != (size // 2,):
-        raise ConfigError(f"rotate: rates must be [D/2] = [{size // 2}], got {list(rates.shape)}")
+        raise ConfigError(f"{op}: rates must be [D/2] = [{size // 2}], got {list(rates.shape)}")
     if reflection is not None and reflection.shape != (size,):
-        raise ConfigError(f"rotate: reflection must be [D] = [{size}], got {list(reflection.shape)}")
+        raise ConfigError(f"{op}: reflection must be [D] = [{size}], got {list(reflection.shape)}")
