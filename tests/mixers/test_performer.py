@@ -43,12 +43,12 @@ def package():
 def test_features_are_those_of_the_package(package):
     mixer = performer(causal=False, num_features=40)
     q, k, _ = heads_first(mixer, tokens(2, 30, HIDDEN))
-    weight, scale = mixer.projection, mixer.head_dim**-0.25
+    weight = mixer.projection
     expected_q = package.softmax_kernel(q, projection_matrix=weight, is_query=True)
     expected_k = package.softmax_kernel(k, projection_matrix=weight, is_query=False)
     # Ours leave out the factor m^(-1/2), which cancels in the quotient.
-    ours_q = mixer._query_features(q.transpose(1, 2) * scale, weight).transpose(1, 2) * 40**-0.5
-    ours_k = mixer._key_features(k.transpose(1, 2) * scale, weight, None).transpose(1, 2) * 40**-0.5
+    ours_q = mixer._query_features(q.transpose(1, 2), weight).transpose(1, 2) * 40**-0.5
+    ours_k = mixer._key_features(k.transpose(1, 2), weight, None).transpose(1, 2) * 40**-0.5
     torch.testing.assert_close(ours_q, expected_q, atol=1e-14, rtol=0)
     torch.testing.assert_close(ours_k, expected_k, atol=1e-14, rtol=0)
 
@@ -70,8 +70,8 @@ def test_causal_sum_is_that_of_the_package(package):
     mixer = performer(causal=True, num_features=40)
     x = tokens(2, 150, HIDDEN)
     q, k, v = mixer.project(x)
-    weight, scale = mixer.projection, mixer.head_dim**-0.25
-    features = (mixer._query_features(q * scale, weight), mixer._key_features(k * scale, weight, None), v)
+    weight = mixer.projection
+    features = (mixer._query_features(q, weight), mixer._key_features(k, weight, None), v)
     expected = package.causal_linear_attention_noncuda(*(t.transpose(1, 2) for t in features), eps=0)
     expected = mixer.o_proj(expected.transpose(1, 2).flatten(-2))
     torch.testing.assert_close(mixer(x), expected, atol=1e-12, rtol=0)

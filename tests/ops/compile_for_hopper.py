@@ -25,6 +25,7 @@ from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.glu import kernel as glu
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
 from transnormer.ops.norm_attention import kernel as norm
+from transnormer.ops.random_features import kernel as features
 from transnormer.ops.rms_norm import kernel as rms
 from transnormer.ops.rotate import kernel as rotation
 
@@ -136,6 +137,14 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(rms.rms_norm(x, weight, 1e-6, torch.bfloat16))
 
         yield f"rms gain={gain}", run_rms
+    for d, count, scope, everything in ((32, 128, "token", False), (32, 128, "text", True), (128, 256, "none", True)):
+
+        def run_features(d=d, count=count, scope=scope, everything=everything):
+            (x,) = tensors((4, 512, 2, d))
+            offset, mask = (torch.zeros(count), torch.ones(4, 512)) if everything else (None, None)
+            differentiated(features.random_features(x, torch.zeros(count, d), 0.5, 1e-4, scope, offset, mask))
+
+        yield f"features d={d} {count} {scope} mask and offset={everything}", run_features
     for d, phi in ((64, "1+elu"), (32, "identity")):
 
         def run_rotation(d=d, phi=phi):

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.denominator import with_ones
 from transnormer.mixers.positions import token_positions
-from transnormer.mixers.precision import widened, without_autocast
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
+from transnormer.ops.shapes import accumulation_dtype
 
 # The denominator's least value, as in the method's own implementation: a query without a positive feature gives zero.
 _EPSILON = 1e-6
@@ -54,23 +55,19 @@ class CosformerAttention(AttentionMixer):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         self._check_length(q, mask, state)
-        dtype = v.dtype
         positions = token_positions(q, state["length"] if state else None)
-        with without_autocast(v.device):
-            q, k, v = widened(q, k, v)
-            angles = positions.to(q.dtype) * (math.pi / 2 / self.horizon)
-            out, memory = norm_attention(
-                _features(q, angles),
-                _features(k, angles),
-                torch.cat([v, torch.ones_like(v[..., :1])], dim=-1),  # [B, T, H, D + 1]
-                causal=self.causal,
-                feature_map="identity",
-                mask=mask,
-                state=state.get("memory") if state else None,
-                return_state=True,
-            )
-            out = out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)
-        y = self.o_proj(out.flatten(-2).to(dtype))
+        angles = positions.to(accumulation_dtype(q.dtype)) * (math.pi / 2 / self.horizon)
+        out, memory = norm_attention(
+            _features(q, angles),
+            _features(k, angles),
+            with_ones(v),
+            causal=self.causal,
+            feature_map="identity",
+            mask=mask,
+            state=state.get("memory") if state else None,
+            return_state=True,
+        )
+        y = self.o_proj((out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)).flatten(-2))
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
@@ -89,6 +86,9 @@ class CosformerAttention(AttentionMixer):
 
 
 def _features(x: Tensor, angles: Tensor) -> Tensor:
-    """relu(x) times the sine and the cosine of its position: [B, T, H, 2D]; all ≥ 0 up to the horizon."""
-    x, angles = x.relu(), angles[..., None, None]
-    return torch.cat([x * angles.sin(), x * angles.cos()], dim=-1)
+    """relu(x) times the sine and the cosine of its position: [B, T, H, 2D]; all ≥ 0 up to the horizon.
+
+    Of no sign, so no sum of them cancels: computed in the dtype of the angles and rounded once, they are as exact as x.
+    """
+    positive, angles = x.relu(), angles[..., None, None]
+    return torch.cat([positive * angles.sin(), positive * angles.cos()], dim=-1).to(x.dtype)

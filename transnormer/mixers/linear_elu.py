@@ -1,7 +1,6 @@
 """Linear attention with the 1+elu feature map and its row-sum denominator (Katharopoulos et al. 2020).
 
-The denominator is what the paper blames for unbounded gradients. It is carried as one more column of V, a column of
-ones, so that one op and one state serve numerator and denominator.
+The denominator is what the paper blames for unbounded gradients.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
+from transnormer.mixers.denominator import with_ones
 from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
@@ -43,7 +43,7 @@ class LinearEluAttention(AttentionMixer):
         out, memory = norm_attention(
             q,
             k,
-            _with_ones(v),
+            with_ones(v),
             causal=self.causal,
             mask=mask,
             state=state.get("memory") if state else None,
@@ -59,12 +59,8 @@ class LinearEluAttention(AttentionMixer):
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        out = attention_step_in_place(one_plus_elu(q), one_plus_elu(k), _with_ones(v), state["memory"])
+        out = attention_step_in_place(one_plus_elu(q), one_plus_elu(k), with_ones(v), state["memory"])
         return self._divide_and_project(out)
 
     def _divide_and_project(self, out: Tensor) -> Tensor:
         return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2))
-
-
-def _with_ones(v: Tensor) -> Tensor:
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # [B, T, H, D + 1]

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
-from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.denominator import with_ones
 from transnormer.mixers.registry import register
-from transnormer.ops import norm_attention
+from transnormer.ops import norm_attention, random_features
 from transnormer.ops.shapes import zero_padding
 
 # A causal key feature stays below exp(40): room for the sum over any text in float32, which ends at exp(88).
@@ -40,7 +40,7 @@ def orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | No
 
 @register("performer")
 class PerformerAttention(AttentionMixer):
-    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K), the denominator being one more column of V, a column of ones.
+    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K).
 
     W has `num_features` rows, shared by the heads. It is drawn when the layer is built, from `seed` (None: from torch's
     generator, as the weights are), and then fixed; with `redraw` each training step uses a fresh Gaussian W instead, as
@@ -99,57 +99,43 @@ class PerformerAttention(AttentionMixer):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
-        dtype = v.dtype
-        with without_autocast(v.device):
-            q, k, v = widened(q, k, v)
-            if self.skyformer_compat:
-                k, v, mask = zero_padding(k, mask), zero_padding(v, mask), None
-            weight = self.projection.to(q.dtype)
-            if self.redraw and self.training:
-                weight = torch.randn_like(weight)
-            scale = self.head_dim ** (-0.5 if self.skyformer_compat else -0.25)
-            out, memory = norm_attention(
-                self._query_features(q * scale, weight),
-                self._key_features(k * scale, weight, mask),
-                torch.cat([v, torch.ones_like(v[..., :1])], dim=-1),  # [B, T, H, D + 1]
-                causal=self.causal,
-                feature_map="identity",
-                mask=mask,
-                state=state.get("memory") if state else None,
-                return_state=True,
-            )
-            # Zero only at padded positions: features are at least epsilon.
-            total = out[..., -1:]
-            out = out[..., :-1] / total.masked_fill(total == 0, 1)
-        y = self.o_proj(out.flatten(-2).to(dtype))
+        if self.skyformer_compat:
+            k, v, mask = zero_padding(k, mask), zero_padding(v, mask), None
+        weight = self.projection
+        if self.redraw and self.training:
+            weight = torch.randn_like(weight)
+        out, memory = norm_attention(
+            self._query_features(q, weight),
+            self._key_features(k, weight, mask),
+            with_ones(v),
+            causal=self.causal,
+            feature_map="identity",
+            mask=mask,
+            state=state.get("memory") if state else None,
+            return_state=True,
+        )
+        # Zero only at padded positions: features are at least epsilon.
+        total = out[..., -1:]
+        y = self.o_proj((out[..., :-1] / total.masked_fill(total == 0, 1)).flatten(-2))
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
 
     def _query_features(self, q: Tensor, weight: Tensor) -> Tensor:
         """[B, T, H, num_features]; each query is stabilised by itself, which is causal and cancels."""
-        projected = q @ weight.mT
-        if self.causal:
-            projected = projected + _excess(weight)
-        largest = projected.amax(dim=-1, keepdim=True)
-        return (projected - _half_square(q) - largest).exp() + self.epsilon
+        offset = _excess(weight) if self.causal else None
+        return self._features(q, weight, scope="token", offset=offset)
 
     def _key_features(self, k: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-        projected = k @ weight.mT
         if self.causal:
-            return (projected - _half_square(k) - _excess(weight)).exp() + self.epsilon
-        if mask is not None:
-            # Before exp, where a padded key could overflow. The first token stands in for a row that is all padding.
-            padded = ~mask.bool()
-            padded[:, 0] = False
-            projected = projected.masked_fill(padded[:, :, None, None], -torch.inf)
-        over = (0, 1, 2, 3) if self.skyformer_compat else (1, 3)
-        largest = projected.amax(dim=over, keepdim=True)
-        return (projected - _half_square(k) - largest).exp() + self.epsilon
+            return self._features(k, weight, scope="none", offset=-_excess(weight), mask=mask)
+        return self._features(k, weight, scope="batch" if self.skyformer_compat else "text", mask=mask)
 
-
-def _half_square(x: Tensor) -> Tensor:
-    return x.square().sum(dim=-1, keepdim=True) / 2
+    def _features(
+        self, x: Tensor, weight: Tensor, *, scope: str, offset: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        scale = self.head_dim ** (-0.5 if self.skyformer_compat else -0.25)
+        return random_features(x, weight, scale=scale, epsilon=self.epsilon, scope=scope, offset=offset, mask=mask)
 
 
 def _excess(weight: Tensor) -> Tensor:

@@ -18,7 +18,16 @@ import torch
 from transnormer.errors import ConfigError, did_you_mean
 
 BACKENDS = ("auto", "torch", "triton")
-OPS = ("norm_attention", "diag_attention", "joined_attention", "rms_norm", "rotate", "glu", "linear_cross_entropy")
+OPS = (
+    "norm_attention",
+    "diag_attention",
+    "joined_attention",
+    "random_features",
+    "rms_norm",
+    "rotate",
+    "glu",
+    "linear_cross_entropy",
+)
 ENVIRONMENT_VARIABLE = "TRANSNORMER_BACKEND"
 
 

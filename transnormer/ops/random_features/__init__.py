@@ -1,0 +1,74 @@
+"""Positive random features of the softmax kernel, FAVOR+: φ(x) = exp(Wx̂ + offset - ‖x̂‖²/2 - largest) + ε.
+
+x̂ is x times a scale; `largest`, the greatest entry of Wx̂ + offset over a scope, keeps the exponential finite. It is a
+constant to the gradient: it cancels in the quotient of linear attention but for ε (Choromanski et al. 2021, whose code
+stops the gradient there too).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.shapes import accumulation_dtype, zero_padding
+
+_KERNEL = load_kernel("random_features")
+# Over what the greatest exponent is taken: a token of a head, a text of a head, everything; "none" subtracts nothing.
+SCOPES = ("token", "text", "batch", "none")
+
+
+def random_features(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    scale: float,
+    epsilon: float,
+    scope: str,
+    offset: Tensor | None = None,
+    mask: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """φ of x [B, T, H, D] with `weight` [M, D] and `offset` [M], neither of which gets a gradient: [B, T, H, M].
+
+    Exponents are computed in float32 at least, the result has the dtype of `x`. Padded tokens (`mask` [B, T] zero) are
+    in no scope, and their features are zero.
+    """
+    _check(x, weight, scope, offset, mask)
+    if choose("random_features", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
+        assert _KERNEL is not None
+        return _KERNEL.random_features(x, weight, scale, epsilon, scope, offset, mask)
+    dtype = accumulation_dtype(x.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        scaled = x.to(dtype) * scale
+        exponents = scaled @ weight.detach().to(dtype).mT
+    if offset is not None:
+        exponents = exponents + offset.detach().to(dtype)
+    if mask is not None:
+        # Before exp, where a padded token could overflow.
+        exponents = exponents.masked_fill(~mask.bool()[:, :, None, None], -torch.inf)
+    if scope != "none":
+        exponents = exponents - _largest(exponents.detach(), scope)
+    features = (exponents - scaled.square().sum(dim=-1, keepdim=True) / 2).exp() + epsilon
+    return zero_padding(features, mask).to(x.dtype)
+
+
+def _largest(exponents: Tensor, scope: str) -> Tensor:
+    """The greatest of exponents [B, T, H, M] in each scope; zero where all of it is padding."""
+    over = {"token": (3,), "text": (1, 3), "batch": (0, 1, 2, 3)}[scope]
+    largest = exponents.amax(dim=over, keepdim=True)
+    return largest.masked_fill(largest == -torch.inf, 0)
+
+
+def _check(x: Tensor, weight: Tensor, scope: str, offset: Tensor | None, mask: Tensor | None) -> None:
+    if x.dim() != 4 or x.shape[1] < 1:
+        raise ConfigError(f"random_features: x must be [B, T, H, D] with T ≥ 1, got shape {list(x.shape)}")
+    if weight.dim() != 2 or weight.shape[1] != x.shape[3]:
+        raise ConfigError(f"random_features: weight must be [M, {x.shape[3]}], got {list(weight.shape)}")
+    if offset is not None and offset.shape != weight.shape[:1]:
+        raise ConfigError(f"random_features: offset must be [{weight.shape[0]}], got {list(offset.shape)}")
+    if mask is not None and mask.shape != x.shape[:2]:
+        raise ConfigError(f"random_features: mask must be [B, T] = {list(x.shape[:2])}, got {list(mask.shape)}")
+    if scope not in SCOPES:
+        raise ConfigError(f"random_features: unknown scope '{scope}'", did_you_mean(scope, SCOPES))

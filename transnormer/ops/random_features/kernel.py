@@ -1,0 +1,238 @@
+"""Random features in Triton: x is read once, its features are written once, and the backward computes them again.
+
+Exponents need more than the eight bits of a bfloat16 weight: the weight is the sum of two such, and one product of
+tensor cores is made with each. Exponents never lie in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from transnormer.ops.launch import as_mask_bytes, cannot_launch, near_rows, power_of_two
+
+MAX_HEAD_DIM = 128
+MAX_FEATURES = 256
+_ROWS = 64
+# With more weights than these, twice as many warps share the registers.
+_FEW_WEIGHTS = 128 * 64
+
+
+def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = None, **_: Any) -> str | None:
+    """Why this call cannot run here, or None."""
+    problem = cannot_launch(device, x, None, MAX_HEAD_DIM)
+    if problem is None and x is not None and x.dtype == torch.float32:
+        return "dtype float32; the kernel takes bfloat16 and float16"
+    if problem is None and weight is not None and weight.shape[0] > MAX_FEATURES:
+        return f"{weight.shape[0]} features are above {MAX_FEATURES}"
+    return problem
+
+
+@triton.jit
+def _tokens(X, MASK, length, xb, xt, xh, mb, R: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, MASKED: tl.constexpr):
+    """Rows of one text and head [R, BD], and which of them are real tokens."""
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    column = tl.arange(0, BD)
+    real = row < length
+    if MASKED:
+        real = real & (tl.load(MASK + tl.program_id(1).to(tl.int64) * mb + row, mask=real, other=0) != 0)
+    start = X + tl.program_id(1).to(tl.int64) * xb + tl.program_id(2).to(tl.int64) * xh
+    inside = real[:, None] & (column[None, :] < D)
+    return tl.load(start + row.to(tl.int64)[:, None] * xt + column[None, :], mask=inside, other=0.0), real
+
+
+@triton.jit
+def _weights(W, M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr):
+    """One of the two parts of the weight [BM, BD]."""
+    feature, column = tl.arange(0, BM), tl.arange(0, BD)
+    inside = (feature[:, None] < M) & (column[None, :] < D)
+    return tl.load(W + feature[:, None] * D + column[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _exponents(
+    x, HIGH, LOW, OFFSET, scale,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, SHIFTED: tl.constexpr,
+):  # fmt: skip
+    """Wx̂ + offset [R, BM], minus infinity in columns that are no features."""
+    products = tl.dot(x, tl.trans(_weights(LOW, M, D, BM, BD)))
+    products = tl.dot(x, tl.trans(_weights(HIGH, M, D, BM, BD)), products) * scale
+    feature = tl.arange(0, BM)
+    if SHIFTED:
+        products += tl.load(OFFSET + feature, mask=feature < M, other=0.0)[None, :]
+    return tl.where(feature[None, :] < M, products, float("-inf"))
+
+
+@triton.jit
+def _exponentials(exponents, x, LARGEST, scale, SCOPE: tl.constexpr):
+    """φ - ε. SCOPE 0: less the greatest of the row, 1: less that of LARGEST [B, H], 2: less nothing."""
+    wide = x.to(tl.float32)
+    less = tl.sum(wide * wide, 1) * (scale * scale / 2)
+    if SCOPE == 0:
+        less += tl.max(exponents, 1)
+    if SCOPE == 1:
+        less += tl.load(LARGEST + tl.program_id(1) * tl.num_programs(2) + tl.program_id(2))
+    return tl.exp(exponents - less[:, None])
+
+
+@triton.jit
+def _largest(
+    X, HIGH, LOW, OFFSET, MASK, LARGEST, length, xb, xt, xh, mb, scale,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """The greatest exponent of a program's tokens, into LARGEST [B, H, programs]."""
+    x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
+    exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
+    greatest = tl.max(tl.where(real[:, None], exponents, float("-inf")))
+    pair = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+    tl.store(LARGEST + pair * tl.num_programs(0) + tl.program_id(0), greatest)
+
+
+@triton.jit
+def _forward(
+    X, HIGH, LOW, OFFSET, LARGEST, MASK, Y, length, xb, xt, xh, mb, scale, epsilon,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
+    MASKED: tl.constexpr, SCOPE: tl.constexpr,
+):  # fmt: skip
+    x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
+    exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
+    y = _exponentials(exponents, x, LARGEST, scale, SCOPE) + epsilon
+    y = tl.where(real[:, None], y, 0.0)
+    row, feature = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, BM)
+    at = (tl.program_id(1).to(tl.int64) * length + row[:, None]) * tl.num_programs(2) + tl.program_id(2)
+    inside = (row[:, None] < length) & (feature[None, :] < M)
+    tl.store(Y + at * M + feature[None, :], y.to(Y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    X, HIGH, LOW, OFFSET, LARGEST, MASK, DY, DX, length, xb, xt, xh, mb, scale,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
+    MASKED: tl.constexpr, SCOPE: tl.constexpr,
+):  # fmt: skip
+    """dx = scale·(Wᵀg - x̂·Σg) with g = dφ·(φ - ε)."""
+    x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
+    exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
+    y = _exponentials(exponents, x, LARGEST, scale, SCOPE)
+    row, feature, column = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, BM), tl.arange(0, BD)
+    at = (tl.program_id(1).to(tl.int64) * length + row[:, None]) * tl.num_programs(2) + tl.program_id(2)
+    inside = real[:, None] & (feature[None, :] < M)
+    dy = tl.load(DY + at * M + feature[None, :], mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.where(real[:, None], dy * y, 0.0)
+    half = gradient.to(x.dtype)
+    through = tl.dot(half, _weights(LOW, M, D, BM, BD))
+    through = tl.dot(half, _weights(HIGH, M, D, BM, BD), through)
+    dx = scale * (through - x.to(tl.float32) * (tl.sum(gradient, 1) * scale)[:, None])
+    inside = (row[:, None] < length) & (column[None, :] < D)
+    tl.store(DX + at * D + column[None, :], dx.to(DX.dtype.element_ty), mask=inside)
+
+
+def _parts(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two half-precision matrices whose sum is the weight."""
+    high = weight.to(dtype).contiguous()
+    return high, (weight.to(torch.float32) - high.to(torch.float32)).to(dtype)
+
+
+def _launch(
+    x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None
+) -> tuple[tuple[int, int, int], tuple[Any, ...], dict[str, Any]]:
+    """The programs, the lengths and strides every kernel is told, and how it is compiled."""
+    batch, length, heads, size = x.shape
+    features, columns = power_of_two(weight.shape[0]), power_of_two(size)
+    options = {"M": weight.shape[0], "D": size, "BM": features, "BD": columns, "R": _ROWS}
+    options |= {"SHIFTED": offset is not None, "MASKED": mask is not None, "num_stages": 1}
+    options["num_warps"] = 4 if features * columns <= _FEW_WEIGHTS else 8
+    told = (length, *x.stride()[:3], 0 if mask is None else mask.stride(0))
+    return (triton.cdiv(length, _ROWS), batch, heads), told, options
+
+
+@torch.library.custom_op("transnormer::random_features_largest", mutates_args=())
+def _largest_op(x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
+    """The greatest exponent of each text and head [B, H], minus infinity where there is no token."""
+    grid, told, options = _launch(x, weight, offset, mask)
+    largest = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
+    _largest[grid](x, *_parts(weight, x.dtype), offset, mask, largest, *told, scale, **options)
+    return largest.amax(dim=-1)
+
+
+@_largest_op.register_fake
+def _(x: Tensor, *call: Any) -> Tensor:
+    return torch.empty(x.shape[::2], dtype=torch.float32, device=x.device)
+
+
+@torch.library.custom_op("transnormer::random_features", mutates_args=())
+def _op(
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+    largest: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
+    epsilon: float,
+    scope: int,
+) -> Tensor:
+    grid, told, options = _launch(x, weight, offset, mask)
+    y = torch.empty((*x.shape[:3], weight.shape[0]), dtype=x.dtype, device=x.device)
+    parts = _parts(weight, x.dtype)
+    _forward[grid](x, *parts, offset, largest, mask, y, *told, scale, epsilon, **options, SCOPE=scope)
+    return y
+
+
+@_op.register_fake
+def _(x: Tensor, weight: Tensor, *call: Any) -> Tensor:
+    return torch.empty((*x.shape[:3], weight.shape[0]), dtype=x.dtype, device=x.device)
+
+
+@torch.library.custom_op("transnormer::random_features_backward", mutates_args=())
+def _backward_op(
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+    largest: Tensor | None,
+    mask: Tensor | None,
+    dy: Tensor,
+    scale: float,
+    scope: int,
+) -> Tensor:
+    grid, told, options = _launch(x, weight, offset, mask)
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parts = _parts(weight, x.dtype)
+    _backward[grid](x, *parts, offset, largest, mask, dy.contiguous(), dx, *told, scale, **options, SCOPE=scope)
+    return dx
+
+
+@_backward_op.register_fake
+def _(x: Tensor, *call: Any) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.scale, _, ctx.scope = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    return _backward_op(*ctx.saved_tensors, dy, ctx.scale, ctx.scope), *[None] * 7
+
+
+_op.register_autograd(_differentiate, setup_context=_save)
+
+
+def random_features(
+    x: Tensor, weight: Tensor, scale: float, epsilon: float, scope: str, offset: Tensor | None, mask: Tensor | None
+) -> Tensor:
+    """The kernel behind `transnormer.ops.random_features`; its arguments have been checked there."""
+    x, weight, mask = near_rows(x), weight.detach(), as_mask_bytes(mask)
+    offset = None if offset is None else offset.detach().to(torch.float32).contiguous()
+    largest = None
+    if scope in ("text", "batch"):
+        largest = _largest_op(x.detach(), weight, offset, mask, scale)
+        if scope == "batch":
+            largest = largest.amax().expand(largest.shape)
+        largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()
+    return _op(x, weight, offset, largest, mask, scale, epsilon, {"token": 0, "none": 2}.get(scope, 1))
