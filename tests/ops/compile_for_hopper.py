@@ -24,6 +24,7 @@ from triton.compiler.compiler import CompiledKernel
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.glu import kernel as glu
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
+from transnormer.ops.mlp import kernel as mlp
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.random_features import kernel as features
 from transnormer.ops.rms_norm import kernel as rms
@@ -154,13 +155,18 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(*turned)
 
         yield f"rotate d={d} {phi}", run_rotation
-    for width in (1408, 96):
+    for width, size in ((1408, 64), (96, 64), (85, 50), (96, 128)):
 
-        def run_glu(width=width):
-            inputs = tensors((256, 64), (2 * width, 64), (2 * width,), (64, width))
+        def run_glu(width=width, size=size):
+            inputs = tensors((256, size), (2 * width, size), (2 * width,), (size, width))
             differentiated(glu.glu(*inputs, "silu"))
 
-        yield f"glu {width}", run_glu
+        yield f"glu {width} of {size}", run_glu
+
+    def run_mlp():
+        differentiated(mlp.mlp(*tensors((256, 64), (128, 64), (128,), (64, 128), (64,)), "gelu"))
+
+    yield "mlp", run_mlp
 
     def run_cross_entropy():
         logits = torch.zeros(16, 50_304, dtype=torch.bfloat16)

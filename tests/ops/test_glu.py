@@ -119,6 +119,29 @@ def test_few_programs_walk_over_many_rows(programs, monkeypatch):
 
 
 @with_kernels
+@pytest.mark.parametrize("programs", [4, 7])
+def test_few_programs_sum_the_weights_of_a_narrow_layer(programs, monkeypatch):
+    from transnormer.ops.glu import kernel_narrow
+
+    inputs = problem((330, 16), 64, 8, HALF, DEVICE)  # six tiles of 64 rows, two blocks of 32 units
+    expected = outputs_and_gradients(partial(glu_reference), [x.double() for x in inputs], seed=1)
+    monkeypatch.setattr(kernel_narrow, "_PROGRAMS", programs)
+    for ours, theirs in zip(
+        outputs_and_gradients(partial(glu, backend="triton"), inputs, seed=1), expected, strict=True
+    ):
+        assert relative(ours - theirs, theirs) < (0.002 if INTERPRETED else 0.01)
+
+
+@with_kernels
+def test_a_narrow_layer_keeps_its_input_alone():
+    x, *weights = (tensor.requires_grad_() for tensor in problem((50, 16), 32, 16, HALF, DEVICE))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
+        glu(x, *weights, backend="triton")
+    assert sum(kept) == sum(tensor.numel() for tensor in (x, *weights))
+
+
+@with_kernels
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_large_numbers_saturate(activation):
     """Gates of ±3e4, whose exponentials leave float32, and of zero: values and gradients as PyTorch has them."""

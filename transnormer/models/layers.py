@@ -11,7 +11,7 @@ from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.linear import should_join
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
-from transnormer.ops import glu, rms_norm
+from transnormer.ops import glu, mlp, rms_norm
 from transnormer.ops.glu import ACTIVATIONS
 from transnormer.ops.launch import matmul_dtype
 
@@ -99,10 +99,13 @@ class FFN(nn.Module):
         super().__init__()
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.down_proj = nn.Linear(intermediate_size, hidden_size)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.up_proj(x)))
+        if should_join(x, self.up_proj, self.down_proj):
+            up, down = self.up_proj, self.down_proj
+            return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
+        return self.down_proj(ACTIVATIONS[self.activation](self.up_proj(x)))
 
 
 class Layer(nn.Module):

@@ -26,6 +26,7 @@ OPS = (
     "rms_norm",
     "rotate",
     "glu",
+    "mlp",
     "linear_cross_entropy",
 )
 ENVIRONMENT_VARIABLE = "TRANSNORMER_BACKEND"

@@ -1,4 +1,4 @@
-"""The gated linear unit with Triton between the matrix products, which are cuBLAS's.
+"""The gated linear unit with Triton between the matrix products, which are cuBLAS's, or all in one kernel if narrow.
 
 The backward reads gate, up and the gradient of their product once. In the same pass it writes the gradients of gate and
 up side by side, as the next products take them, the product itself over its gradient, and sums for the bias.
@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
+from transnormer.ops.glu.kernel_narrow import is_narrow, narrow_layer
 from transnormer.ops.launch import cannot_launch, in_autocast_dtype, power_of_two
-
-ACTIVATION_CODES = {"silu": 0, "relu": 1, "gelu": 2}
 
 _ANY_WIDTH = 2**31  # columns are walked in blocks
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
@@ -35,25 +35,6 @@ def why_not(*, device: str, x: Tensor | None = None, weight_in: Tensor | None = 
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
-    """act(x) and act'(x) in float32; comparisons let NaN through."""
-    if ACTIVATION == 0:  # silu
-        sigmoid = 1.0 / (1.0 + tl.exp(-x))
-        value = x * sigmoid
-        slope = sigmoid + value * (1.0 - sigmoid)
-    elif ACTIVATION == 1:  # relu
-        value = tl.where(x <= 0.0, 0.0, x)
-        slope = tl.where(x <= 0.0, 0.0, 1.0)
-    else:  # gelu, exact: x·Φ(x), whose slope is Φ(x) + x·φ(x)
-        SQRT_HALF: tl.constexpr = 0.7071067811865476
-        DENSITY_AT_0: tl.constexpr = 0.3989422804014327
-        probability = 0.5 + 0.5 * tl.erf(x * SQRT_HALF)
-        value = x * probability
-        slope = probability + x * DENSITY_AT_0 * tl.exp(-0.5 * x * x)
-    return value, slope
-
-
-@triton.jit
 def _forward(
     GATE_UP, H, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
 ):
@@ -64,7 +45,7 @@ def _forward(
         inside = (row < rows) & (column < WIDTH)
         gate = tl.load(GATE_UP + row * (2 * WIDTH) + column, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(GATE_UP + row * (2 * WIDTH) + WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-        value, _ = _activated(gate, ACTIVATION)
+        value, _ = activated(gate, ACTIVATION)
         tl.store(H + row * WIDTH + column, (value * up).to(H.dtype.element_ty), mask=inside)
 
 
@@ -84,7 +65,7 @@ def _backward(
         gate = tl.load(GATE_UP + at, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(GATE_UP + at + WIDTH, mask=inside, other=0.0).to(tl.float32)
         dh = tl.load(H + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-        value, slope = _activated(gate, ACTIVATION)
+        value, slope = activated(gate, ACTIVATION)
         dgate, dup = dh * up * slope, dh * value
         tl.store(H + row * WIDTH + column, (value * up).to(H.dtype.element_ty), mask=inside)
         tl.store(DGATE_UP + at, dgate.to(DGATE_UP.dtype.element_ty), mask=inside)
@@ -197,5 +178,7 @@ def glu(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activ
     """The kernel behind `transnormer.ops.glu`; its arguments have been checked there."""
     # Outside the op, so that the gradients come back in the dtypes of these.
     x, weight_in, bias_in, weight_out = (in_autocast_dtype(tensor) for tensor in (x, weight_in, bias_in, weight_out))
+    if is_narrow(x, weight_out):
+        return narrow_layer(x, weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     y, _ = _op(x.reshape(-1, x.shape[-1]), weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     return y.reshape(*x.shape[:-1], weight_out.shape[0])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # The definitions, not PyTorch's functions of these names: x·σ(x), max(x, 0), x·Φ(x) with the normal distribution's Φ.
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+DEFINITIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": lambda x: x * torch.sigmoid(x),
     "relu": lambda x: x.clamp(min=0),
     "gelu": lambda x: x * torch.special.ndtr(x),
@@ -22,4 +22,4 @@ def glu_reference(
     width = weight_out.shape[1]
     gate = torch.einsum("...d,fd->...f", x, weight_in[:width]) + bias_in[:width]
     up = torch.einsum("...d,fd->...f", x, weight_in[width:]) + bias_in[width:]
-    return torch.einsum("...f,df->...d", _ACTIVATIONS[activation](gate) * up, weight_out)
+    return torch.einsum("...f,df->...d", DEFINITIONS[activation](gate) * up, weight_out)
