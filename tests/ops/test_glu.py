@@ -123,7 +123,7 @@ def test_few_programs_walk_over_many_rows(programs, monkeypatch):
 def test_few_programs_sum_the_weights_of_a_narrow_layer(programs, monkeypatch):
     from transnormer.ops.glu import kernel_narrow
 
-    inputs = problem((330, 16), 64, 8, HALF, DEVICE)  # six tiles of 64 rows, two blocks of 32 units
+    inputs = problem((330, 16), 100, 8, HALF, DEVICE)  # six tiles of rows, two blocks of units
     expected = outputs_and_gradients(partial(glu_reference), [x.double() for x in inputs], seed=1)
     monkeypatch.setattr(kernel_narrow, "_PROGRAMS", programs)
     for ours, theirs in zip(
