@@ -56,10 +56,10 @@ class CosformerAttention(AttentionMixer):
     ) -> Tensor | tuple[Tensor, State]:
         self._check_length(q, mask, state)
         positions = token_positions(q, state["length"] if state else None)
-        angles = positions.to(accumulation_dtype(q.dtype)) * (math.pi / 2 / self.horizon)
+        waves = _waves(positions, self.horizon, accumulation_dtype(q.dtype))
         out, memory = norm_attention(
-            _features(q, angles),
-            _features(k, angles),
+            _features(q, waves),
+            _features(k, waves),
             with_ones(v),
             causal=self.causal,
             feature_map="identity",
@@ -85,10 +85,26 @@ class CosformerAttention(AttentionMixer):
             )
 
 
-def _features(x: Tensor, angles: Tensor) -> Tensor:
+@torch.library.custom_op("transnormer::cosformer_waves", mutates_args=())
+def _waves(positions: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
+    """Sine and cosine of positions [...] on a quarter turn that ends at the horizon: [2, ...].
+
+    An op of its own so that compilers keep this small table: fused, they compute it again for every feature of every
+    token, which took longer than the attention.
+    """
+    angles = positions.to(dtype) * (math.pi / 2 / horizon)
+    return torch.stack([angles.sin(), angles.cos()])
+
+
+@_waves.register_fake
+def _(positions: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
+    return positions.new_empty((2, *positions.shape), dtype=dtype)
+
+
+def _features(x: Tensor, waves: Tensor) -> Tensor:
     """relu(x) times the sine and the cosine of its position: [B, T, H, 2D]; all ≥ 0 up to the horizon.
 
-    Of no sign, so no sum of them cancels: computed in the dtype of the angles and rounded once, they are as exact as x.
+    Of no sign, so no sum of them cancels: computed in the dtype of the waves and rounded once, they are as exact as x.
     """
-    positive, angles = x.relu(), angles[..., None, None]
-    return torch.cat([positive * angles.sin(), positive * angles.cos()], dim=-1).to(x.dtype)
+    positive = x.relu()
+    return torch.cat([positive * wave[..., None, None] for wave in waves], dim=-1).to(x.dtype)
