@@ -156,10 +156,23 @@ def test_the_kernel_does_not_overflow(scope):
 
 
 @with_kernels
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_number_that_is_none_stays_none(scope):
+    x, weight, options = problem((2, 5, 2, 16), 20, DEVICE, masked=False, shifted=False)
+    x[1] = torch.nan
+    x = x.to(HALF).requires_grad_()
+    y = random_features(x, weight, scope=scope, backend="triton", **options)
+    y.sum().backward()
+    assert y[1].isnan().all()
+    assert x.grad[1].isnan().any()
+    assert scope == "batch" or x.grad[0].isfinite().all()
+
+
+@with_kernels
 def test_the_op_is_registered_as_a_compiler_needs_it():
     x, weight, options = problem((2, 5, 2, 16), 20, DEVICE, masked=True, shifted=False)
     from transnormer.ops.random_features import kernel
 
-    tensors = (x.to(HALF).requires_grad_(), weight, None, None, options["mask"].to(torch.uint8))
+    tensors = (x.to(HALF).requires_grad_(), weight, None, None, None, options["mask"].to(torch.uint8))
     torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, 0))
     torch.library.opcheck(kernel._largest_op, (x.to(HALF), weight, None, None, 0.5))

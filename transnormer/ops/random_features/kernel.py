@@ -15,6 +15,7 @@ from torch import Tensor
 
 from transnormer.ops.launch import as_mask_bytes, cannot_launch, near_rows, power_of_two
 
+_TOKEN, _TEXT, _NONE, _BATCH = range(4)  # scopes; to the kernels the last is as the second
 MAX_HEAD_DIM = 128
 MAX_FEATURES = 256
 _ROWS = 64
@@ -69,7 +70,7 @@ def _exponents(
 
 @triton.jit
 def _exponentials(exponents, x, LARGEST, scale, SCOPE: tl.constexpr):
-    """φ - ε. SCOPE 0: less the greatest of the row, 1: less that of LARGEST [B, H], 2: less nothing."""
+    """φ - ε. SCOPE 0: less the greatest of the row, 1: less what LARGEST [B, H] says, 2: less nothing."""
     wide = x.to(tl.float32)
     less = tl.sum(wide * wide, 1) * (scale * scale / 2)
     if SCOPE == 0:
@@ -81,16 +82,21 @@ def _exponentials(exponents, x, LARGEST, scale, SCOPE: tl.constexpr):
 
 @triton.jit
 def _largest(
-    X, HIGH, LOW, OFFSET, MASK, LARGEST, length, xb, xt, xh, mb, scale,
+    X, HIGH, LOW, OFFSET, MASK, LARGEST, WHERE, length, xb, xt, xh, mb, scale,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The greatest exponent of a program's tokens, into LARGEST [B, H, programs]."""
+    """The greatest exponent of a program's tokens, into LARGEST [B, H, programs], and into WHERE which of a text's."""
     x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
     exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
-    greatest = tl.max(tl.where(real[:, None], exponents, float("-inf")))
-    pair = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-    tl.store(LARGEST + pair * tl.num_programs(0) + tl.program_id(0), greatest)
+    exponents = tl.where(real[:, None], exponents, float("-inf"))
+    greatest = tl.max(exponents)
+    row, feature = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, BM)
+    number = row[:, None] * M + feature[None, :]
+    first = tl.min(tl.where(exponents == greatest, number, 2147483647))
+    at = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(LARGEST + at, greatest)
+    tl.store(WHERE + at, first)
 
 
 @triton.jit
@@ -111,11 +117,14 @@ def _forward(
 
 @triton.jit
 def _backward(
-    X, HIGH, LOW, OFFSET, LARGEST, MASK, DY, DX, length, xb, xt, xh, mb, scale,
+    X, HIGH, LOW, OFFSET, LARGEST, MASK, DY, DX, SUMS, length, xb, xt, xh, mb, scale,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
     MASKED: tl.constexpr, SCOPE: tl.constexpr,
 ):  # fmt: skip
-    """dx = scale·(Wᵀg - x̂·Σg) with g = dφ·(φ - ε)."""
+    """dx = scale·(Wᵀg - x̂·Σg) with g = dφ·(φ - ε); the greatest exponent of a token takes -Σg with it.
+
+    That of a text is in another program's token: here it is as if constant, SUMS [B, H, programs] takes Σg.
+    """
     x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
     exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
     y = _exponentials(exponents, x, LARGEST, scale, SCOPE)
@@ -124,10 +133,18 @@ def _backward(
     inside = real[:, None] & (feature[None, :] < M)
     dy = tl.load(DY + at * M + feature[None, :], mask=inside, other=0.0).to(tl.float32)
     gradient = tl.where(real[:, None], dy * y, 0.0)
+    total = tl.sum(gradient, 1)
+    if SCOPE == 0:
+        greatest = exponents == tl.max(exponents, 1)[:, None]
+        share = total / tl.sum(greatest.to(tl.float32), 1)
+        gradient = tl.where(greatest, gradient - share[:, None], gradient)
+    if SCOPE == 1:
+        at_sum = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)) * tl.num_programs(0) + tl.program_id(0)
+        tl.store(SUMS + at_sum, tl.sum(total))
     half = gradient.to(x.dtype)
     through = tl.dot(half, _weights(LOW, M, D, BM, BD))
     through = tl.dot(half, _weights(HIGH, M, D, BM, BD), through)
-    dx = scale * (through - x.to(tl.float32) * (tl.sum(gradient, 1) * scale)[:, None])
+    dx = scale * (through - x.to(tl.float32) * (total * scale)[:, None])
     inside = (row[:, None] < length) & (column[None, :] < D)
     tl.store(DX + at * D + column[None, :], dx.to(DX.dtype.element_ty), mask=inside)
 
@@ -152,17 +169,22 @@ def _launch(
 
 
 @torch.library.custom_op("transnormer::random_features_largest", mutates_args=())
-def _largest_op(x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
-    """The greatest exponent of each text and head [B, H], minus infinity where there is no token."""
+def _largest_op(
+    x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The greatest exponent of each text and head [B, H], minus infinity where there is no token, and t·M + feature."""
     grid, told, options = _launch(x, weight, offset, mask)
     largest = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
-    _largest[grid](x, *_parts(weight, x.dtype), offset, mask, largest, *told, scale, **options)
-    return largest.amax(dim=-1)
+    where = torch.empty(largest.shape, dtype=torch.int32, device=x.device)
+    _largest[grid](x, *_parts(weight, x.dtype), offset, mask, largest, where, *told, scale, **options)
+    largest, program = largest.max(dim=-1, keepdim=True)
+    return largest.squeeze(-1), where.gather(-1, program).squeeze(-1).long()
 
 
 @_largest_op.register_fake
-def _(x: Tensor, *call: Any) -> Tensor:
-    return torch.empty(x.shape[::2], dtype=torch.float32, device=x.device)
+def _(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
+    largest = torch.empty(x.shape[::2], dtype=torch.float32, device=x.device)
+    return largest, torch.empty(largest.shape, dtype=torch.long, device=x.device)
 
 
 @torch.library.custom_op("transnormer::random_features", mutates_args=())
@@ -171,15 +193,19 @@ def _op(
     weight: Tensor,
     offset: Tensor | None,
     largest: Tensor | None,
+    where: Tensor | None,
     mask: Tensor | None,
     scale: float,
     epsilon: float,
     scope: int,
 ) -> Tensor:
+    """φ of x; `largest` and `where` [B, H] are the greatest exponent of each text's scope and its place there."""
     grid, told, options = _launch(x, weight, offset, mask)
     y = torch.empty((*x.shape[:3], weight.shape[0]), dtype=x.dtype, device=x.device)
     parts = _parts(weight, x.dtype)
-    _forward[grid](x, *parts, offset, largest, mask, y, *told, scale, epsilon, **options, SCOPE=scope)
+    _forward[grid](
+        x, *parts, offset, largest, mask, y, *told, scale, epsilon, **options, SCOPE=_TEXT if scope == _BATCH else scope
+    )
     return y
 
 
@@ -194,6 +220,7 @@ def _backward_op(
     weight: Tensor,
     offset: Tensor | None,
     largest: Tensor | None,
+    where: Tensor | None,
     mask: Tensor | None,
     dy: Tensor,
     scale: float,
@@ -201,8 +228,34 @@ def _backward_op(
 ) -> Tensor:
     grid, told, options = _launch(x, weight, offset, mask)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    sums = None if where is None else torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
     parts = _parts(weight, x.dtype)
-    _backward[grid](x, *parts, offset, largest, mask, dy.contiguous(), dx, *told, scale, **options, SCOPE=scope)
+    _backward[grid](
+        x,
+        *parts,
+        offset,
+        largest,
+        mask,
+        dy.contiguous(),
+        dx,
+        sums,
+        *told,
+        scale,
+        **options,
+        SCOPE=_TEXT if scope == _BATCH else scope,
+    )
+    if where is not None and sums is not None:
+        totals = sums.sum(dim=-1)
+        if scope == _BATCH:
+            totals = torch.where(where >= 0, totals.sum(), 0.0)
+        # The greatest exponent of a scope is subtracted from all: its token takes what they lose.
+        # (Among exponents that are no numbers there is no such place; the gradient is none either.)
+        features = weight.shape[0]
+        place = where.clamp(0, x.shape[1] * features - 1)
+        token, feature = place // features, place % features
+        row, head = (torch.arange(size, device=x.device) for size in where.shape)
+        taken = (totals * scale).unsqueeze(-1) * weight[feature]
+        dx[row[:, None], token, head] -= taken.to(dx.dtype)
     return dx
 
 
@@ -217,7 +270,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    return _backward_op(*ctx.saved_tensors, dy, ctx.scale, ctx.scope), *[None] * 7
+    return _backward_op(*ctx.saved_tensors, dy, ctx.scale, ctx.scope), *[None] * 8
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -229,10 +282,12 @@ def random_features(
     """The kernel behind `transnormer.ops.random_features`; its arguments have been checked there."""
     x, weight, mask = near_rows(x), weight.detach(), as_mask_bytes(mask)
     offset = None if offset is None else offset.detach().to(torch.float32).contiguous()
-    largest = None
-    if scope in ("text", "batch"):
-        largest = _largest_op(x.detach(), weight, offset, mask, scale)
-        if scope == "batch":
-            largest = largest.amax().expand(largest.shape)
-        largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()
-    return _op(x, weight, offset, largest, mask, scale, epsilon, {"token": 0, "none": 2}.get(scope, 1))
+    if scope in ("token", "none"):
+        return _op(x, weight, offset, None, None, mask, scale, epsilon, _TOKEN if scope == "token" else _NONE)
+    largest, where = _largest_op(x.detach(), weight, offset, mask, scale)
+    if scope == "batch":
+        places = torch.arange(largest.numel(), device=x.device).view_as(largest)
+        where = torch.where(places == largest.argmax(), where, -1)
+        largest = largest.amax().expand(largest.shape)
+    largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()  # a text without tokens
+    return _op(x, weight, offset, largest, where, mask, scale, epsilon, _TEXT if scope == "text" else _BATCH)
