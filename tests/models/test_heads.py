@@ -100,14 +100,35 @@ def test_classifier_trains_on_padded_input(pooling):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_pair_head_sees_both_sides_through_one_encoder():
+@pytest.mark.parametrize("lengths", [(40, 50), (50, 40), (40, 40)])
+@pytest.mark.parametrize("masked", [(), (0,), (1,), (0, 1)])
+def test_pair_head_sees_both_sides_through_one_encoder(lengths, masked):
     torch.manual_seed(0)
     model = tn.TransNormerForPairClassification(small("t2-lra-retrieval")).eval()
-    first, second = torch.randint(0, 256, (2, 40)), torch.randint(0, 256, (2, 50))
+    sides = [torch.randint(0, 256, (2, length)) for length in lengths]
+    masks = [torch.rand(2, length) < 0.7 if side in masked else None for side, length in enumerate(lengths)]
     with torch.no_grad():
-        x, y = (pool(model.model(ids).last_hidden_state, None, "mean") for ids in (first, second))
+        x, y = (
+            pool(model.model(ids, attention_mask=mask).last_hidden_state, mask, "mean")
+            for ids, mask in zip(sides, masks, strict=True)
+        )
         expected = model.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
-        torch.testing.assert_close(model(first, second).logits, expected)
+        torch.testing.assert_close(model(*sides, *masks).logits, expected)
+
+
+def test_pair_head_takes_one_set_of_statistics_from_both_sides():
+    model = tn.TransNormerForPairClassification(small("t2-lra-retrieval", norm="batch")).train()
+    norm = model.model.final_norm
+    seen = []
+    norm.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[0]))
+    model(torch.randint(0, 256, (2, 40)), torch.randint(0, 256, (2, 40)))
+    assert seen == [4]
+
+
+def test_pair_head_wants_as_many_on_both_sides():
+    model = tn.TransNormerForPairClassification(small("t2-lra-retrieval"))
+    with pytest.raises(ConfigError, match="2 sequences, but 3"):
+        model(torch.zeros(2, 5, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long))
 
 
 def test_regression_when_there_is_one_label():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -254,7 +255,7 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
 
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
-    """Classifies a pair from [x, y, x⊙y, x−y] of two separately encoded sequences (LRA Retrieval)."""
+    """Classifies a pair from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval)."""
 
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)
@@ -274,18 +275,35 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """`labels` [B]: class indices; `right_padded`: see TransNormerModel."""
-        x, y = (
-            _pool(
-                self.model(input_ids=ids, attention_mask=mask, right_padded=right_padded).last_hidden_state,
-                mask,
-                self.config,
+        """`labels` [B]: class indices; `right_padded`: see TransNormerModel.
+
+        Both sides are one batch of 2B sequences to the model: half as many kernels, each twice as large, and one set of
+        statistics for a BatchNorm.
+        """
+        if input_ids.shape[0] != pair_input_ids.shape[0]:
+            raise ConfigError(
+                f"{input_ids.shape[0]} sequences, but {pair_input_ids.shape[0]} to pair them with",
+                "input_ids and pair_input_ids are [B, T] and [B, T']",
             )
-            for ids, mask in ((input_ids, attention_mask), (pair_input_ids, pair_attention_mask))
-        )
+        ids, mask = _stacked((input_ids, pair_input_ids), (attention_mask, pair_attention_mask))
+        states = self.model(input_ids=ids, attention_mask=mask, right_padded=right_padded).last_hidden_state
+        x, y = _pool(states, mask, self.config).chunk(2)
         logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
         loss = None if labels is None else classification_loss(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def _stacked(ids: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    """Batches [B, T] one below the other, the shorter padded on the right; the mask is None where nothing is padded."""
+    longest = max(part.shape[1] for part in ids)
+    if all(mask is None for mask in masks) and all(part.shape[1] == longest for part in ids):
+        return torch.cat(list(ids)), None
+    rows, real = [], []
+    for part, mask in zip(ids, masks, strict=True):
+        missing = (0, longest - part.shape[1])
+        rows.append(F.pad(part, missing))
+        real.append(F.pad(torch.ones_like(part, dtype=torch.bool) if mask is None else mask.bool(), missing))
+    return torch.cat(rows), torch.cat(real)
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
