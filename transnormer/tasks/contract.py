@@ -127,7 +127,7 @@ class ScoredFeeds(Feeds, ABC):
 
     @abstractmethod
     def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
-        """A whole evaluation as feeds of one shape."""
+        """A whole evaluation as feeds of one shape, of at most `size` examples."""
 
     @abstractmethod
     def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:

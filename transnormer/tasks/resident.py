@@ -69,6 +69,7 @@ class ResidentArena(ScoredFeeds):
     def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
         """All examples of an evaluation as batches of one size: the last is filled up with examples of weight zero."""
         chosen = self._arena.chosen(split)
+        size = min(size, max(len(chosen), 1))
         missing = -len(chosen) % size
         weights = np.concatenate([np.ones(len(chosen)), np.zeros(missing)]).astype(np.float32)
         chosen = np.pad(chosen, (0, missing), mode="edge")

@@ -22,6 +22,7 @@ from transnormer.train.randomness import seed_step
 from transnormer.train.schedules import beta1, learning_rate
 
 _WARMUP = 3  # steps before one is recorded; they leave the weights alone
+_SCORED_TOGETHER = 2  # batches of an evaluation: without gradients there is room, and larger kernels waste less
 
 
 class WholeStep:
@@ -103,7 +104,7 @@ class WholeStep:
             with torch.no_grad(), self._autocast():
                 return self.task.evaluate(self.model, split, self.device)
         totals = torch.zeros(len(self.data.scores), dtype=torch.float64, device=self.device)
-        for feed in self.data.eval_feeds(split, self.config.train.batch_size):
+        for feed in self.data.eval_feeds(split, _SCORED_TOGETHER * self.config.train.batch_size):
             static, score = self._recorded_scores.get(split) or self._record_score(self.data, split, feed)
             self._send(feed, static)
             totals += score()
