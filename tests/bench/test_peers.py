@@ -150,7 +150,7 @@ def test_every_shape_of_the_notes_is_timed():
         ("diag rela causal", "LM 16x2048", 5.6, 6.3),
     ],
 )
-def test_quoted_times_are_the_multiples_of_the_floor_that_the_notes_state(case, shape, forward, both):
+def test_quoted_times_are_these_multiples_of_the_floor(case, shape, forward, both):
     floor, peer = floor_microseconds(shape, BANDWIDTH), WHOLE[case][shape]
     assert peer.forward / floor["forward"] == pytest.approx(forward, abs=0.06)
     assert peer.forward_backward / floor["forward_backward"] == pytest.approx(both, abs=0.06)

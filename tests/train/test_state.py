@@ -22,7 +22,7 @@ def test_state_survives_the_file(tmp_path: Path) -> None:
 
 @given(st.sets(st.integers(0, 40)))
 def test_batches_are_taken_in_order_without_the_excluded_ones(excluded: set[int]) -> None:
-    taken = [RunState(step=step, excluded=list(excluded)).batch_index for step in range(30)]
+    taken = [RunState(step=step, excluded=list(excluded)).next_batches(1)[0] for step in range(30)]
     assert taken == [index for index in range(100) if index not in excluded][:30]
 
 

@@ -1,16 +1,15 @@
-"""Peers' times that were measured once on an H200, for where a peer is not installed.
+"""Peers' times that were measured once on an H200, for where a peer is not installed; that run has no record here.
 
-From the project's research notes ("Peers' kernel speed on one H200", section 5): one H200, torch 2.11.0, triton 3.6.0,
-flash-linear-attention, lightning-attn 0.0.5 and others, bfloat16, medians of CUDA graphs over rotated inputs, device
-copy 4.28 TB/s. Each is the best of all peers that compute the whole op; `core` has neither feature map nor norm, so no
-ratio is taken to it.
+One H200, torch 2.11.0, triton 3.6.0, flash-linear-attention, lightning-attn 0.0.5 and others, bfloat16, medians of CUDA
+graphs over rotated inputs, device copy 4.28 TB/s. Each was the best in that run of all peers that compute the whole op;
+`core` has neither feature map nor norm, so no ratio is taken to it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SOURCE = "quoted: measured on the same GPU, research notes, section 5"
+SOURCE = "quoted: an earlier run on an H200 that was not recorded"
 _DEVICE = "H200"
 
 

@@ -45,7 +45,7 @@ def floor_microseconds(shape: str, bandwidth: float) -> dict[str, float]:
 
 
 def goal_microseconds(case: str, shape: str, floor: dict[str, float]) -> dict[str, float] | None:
-    """What a kernel of ours should need, as a multiple of the floor; None for what is not ours."""
+    """Microseconds that a kernel of ours should need; None for what is not ours."""
     if case == FULL_SOFTMAX:
         return None
     if shape.startswith("LRA"):

@@ -60,12 +60,11 @@ def ops(
         )
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import parse_lengths, recorded, write_record
-    from transnormer.bench.timing import require_device
 
-    where, wanted = require_device(device.value), parse_lengths(lengths)
+    wanted = parse_lengths(lengths)
     settings = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}
     rows = []
-    for row in recorded(measure_ops(wanted, where), out, "ops", settings):
+    for row in recorded(measure_ops(wanted), out, "ops", settings):
         rows.append(row)
         print_note(f"{row['case']}  T={row['length']:,}  {row['seconds'] * 1e3:.2f} ms")
     growth = _growth(rows)
@@ -146,7 +145,7 @@ def speed(
         float, typer.Option(help="Seconds to compile and measure one cell before the next best mode is tried.")
     ] = 300.0,
     compile_jobs: Annotated[
-        int, typer.Option(min=1, help="Cells that are compiled side by side; measured is one by one.")
+        int, typer.Option(min=1, help="Cells that are compiled side by side; they are measured one at a time.")
     ] = 1,
     out: Out = None,
 ) -> None:

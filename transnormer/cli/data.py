@@ -49,7 +49,7 @@ def prepare(
     seed: Seed = None,
     size: Size = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="That generate at once (lra).", show_default="one per CPU")
+        int | None, typer.Option(min=1, help="Processes that generate at once (lra).", show_default="one per CPU")
     ] = None,
 ) -> None:
     """Turn text into a token store, or a Long Range Arena task into a store of examples.

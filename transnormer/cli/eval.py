@@ -22,7 +22,7 @@ class Split(StrEnum):
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    split: Annotated[Split, typer.Option(help="Which held-out text.")] = Split.valid,
+    split: Annotated[Split, typer.Option(help="Which held-out split.")] = Split.valid,
     checkpoint: Annotated[Weights, typer.Option(help="Which weights of the run.")] = Weights.final,
 ) -> None:
     """Score a run.

@@ -31,7 +31,8 @@ def lra(
     setup: Annotated[
         str,
         typer.Option(
-            help="skyformer (named by the paper), authors (of its own rows), release (their scripts) or tuned (for T2)."
+            help="skyformer (what the paper states), authors (how its own rows were made), "
+            "release (the authors' later, larger models) or tuned (settings chosen for T2)."
         ),
     ] = "skyformer",
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "42",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from transnormer.errors import ConfigError
 
@@ -30,7 +30,7 @@ class ModelSection(Section):
     mixers: list[str] | None = Field(
         default=None, description="one mixer name per layer, e.g. [diag, diag, norm, norm]"
     )
-    mixer_options: dict[str, dict[str, str | int | float | bool | None]] | None = Field(
+    mixer_options: dict[str, dict[str, JsonValue]] | None = Field(
         default=None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
     )
     norm: Literal["rms", "layer", "batch", "scale"] | None = Field(

@@ -104,7 +104,8 @@ def _(positions: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
 def _features(x: Tensor, waves: Tensor) -> Tensor:
     """relu(x) times the sine and the cosine of its position: [B, T, H, 2D]; all ≥ 0 up to the horizon.
 
-    Of no sign, so no sum of them cancels: computed in the dtype of the waves and rounded once, they are as exact as x.
+    None is negative, so no sum of them cancels: computed in the dtype of the waves and rounded once, they are as exact
+    as x.
     """
     positive = x.relu()
     return torch.cat([positive * wave[..., None, None] for wave in waves], dim=-1).to(x.dtype)

@@ -90,7 +90,7 @@ def accuracy_table(records: Records) -> str:
 def summary_rows(records: Records) -> list[list[str]]:
     """A row for each method that ran: its name, its accuracy on each task, and their mean without Retrieval.
 
-    The data of Retrieval is the hardest to come by, so that ours is a stand-in.
+    Retrieval is left out of it: its data are the hardest to come by, and stand-ins are not comparable.
     """
     rows = []
     for method in dict.fromkeys(record["method"] for record in records):

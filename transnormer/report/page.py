@@ -66,7 +66,7 @@ def loss_curves(runs: Sequence[RunRecord]) -> str:
                 dots=True,
             )
         )
-    return draw_curves(curves, x_label="tokens", y_label="loss (nats per token)")
+    return draw_curves(curves, x_label="tokens", y_label="loss (nats)")
 
 
 def run_page(runs: Sequence[RunRecord]) -> Page:

@@ -133,7 +133,8 @@ def _speed_over_length(results: Path) -> str | None:
     return (
         f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
-        f"second; `transnormer bench speed --mode graph`):\n\n{_table(['method', *lengths], rows)}\n"
+        f"second of {len(methods)} methods; `transnormer bench speed --mode graph`):\n\n"
+        f"{_table(['method', *lengths], rows)}\n"
     )
 
 
@@ -156,7 +157,8 @@ def _decoding(results: Path) -> str | None:
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
     columns += [f"{name}, state a text" for name in names]
     return (
-        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; `transnormer bench decode`):\n\n"
+        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; both models with 50,304 words, vanilla's "
+        f"step recorded anew for each length; `transnormer bench decode`):\n\n"
         f"{_table(columns, rows)}\n"
     )
 
@@ -172,8 +174,10 @@ def _arena(results: Path) -> str | None:
     links = ", ".join(f"[results/{folder.name}](results/{folder.name}/README.md)" for folder in folders)
     columns = ["set-up", "method", *TASKS, "mean without retrieval"]
     return (
-        "**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent of the checkpoint that is best on "
-        f"the validation split; everything beside the paper's figures in {links}):\n\n{_table(columns, rows)}\n"
+        "**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: one seed, of the "
+        "checkpoint that is best on the validation split; the paper's: its best test accuracy. The settings of `tuned` "
+        f"were chosen for T2, on the validation splits. Everything beside the paper's figures in {links}):\n\n"
+        f"{_table(columns, rows)}\n"
     )
 
 
@@ -186,7 +190,7 @@ def _elsewhere(results: Path) -> str | None:
     if not files:
         return None
     links = ", ".join(f"[{file.stem}](results/bench/{file.name})" for file in files)
-    return f"All methods over the length, steps per second (`transnormer bench speed`): {links}.\n"
+    return f"More of `transnormer bench speed`, some with all sixteen methods: {links}.\n"
 
 
 def _gpu(record: dict[str, Any]) -> str:

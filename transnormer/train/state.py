@@ -39,11 +39,6 @@ class RunState:
     last_batch: int = -1
     excluded: list[int] = field(default_factory=list)
 
-    @property
-    def batch_index(self) -> int:
-        """Which global batch the next step takes."""
-        return self.next_batches(1)[0]
-
     def next_batches(self, count: int) -> list[int]:
         """Which global batches the next steps take."""
         return [self._batch_of(step) for step in range(self.step, self.step + count)]

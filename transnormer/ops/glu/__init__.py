@@ -29,8 +29,8 @@ def glu(
 
     `weight_in` [2F, D] and `bias_in` [2F] have the rows of the gate first; `weight_out` is [D_out, F]. There is no
     output bias: added by the caller, a compiler joins it with the dropout and the residual that follow. Under autocast
-    the products are in its dtype. The kernel keeps x, gate and up for the backward, not their product, and is
-    differentiable once.
+    the products are in its dtype. The kernel keeps x, gate and up for the backward, not their product (of narrow
+    layers x alone), and is differentiable once.
     """
     _check(x, weight_in, bias_in, weight_out, activation)
     # The kernel serves compiled models too: a compiler writes the gradients of gate and up separately and then joins

@@ -25,7 +25,7 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
 
     A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
     have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
-    which are cut for nothing, and those of narrow heads, whose programs are small, are cut up to that many.
+    which are cut at no cost, and those of narrow heads, whose programs are small, are cut up to that many.
     """
     if causal:
         enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.backend import ENVIRONMENT_VARIABLE, choose, load_kernel
 from transnormer.ops.rms_norm.remembered import normed
 from transnormer.ops.shapes import accumulation_dtype
 
@@ -31,7 +33,7 @@ def rms_norm(
     dtype = dtype or x.dtype
     # A compiler fuses the plain expression with the residual before and the projection after it; a kernel it cannot.
     compiling = torch.compiler.is_compiling()
-    if backend is None and compiling:
+    if backend is None and compiling and os.environ.get(ENVIRONMENT_VARIABLE, "auto") == "auto":
         backend = "torch"
     if choose("rms_norm", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
