@@ -98,7 +98,7 @@ def test_values_are_read_as_people_mean_them(empty: Path, override: str, read: o
         ),
         ("train.tensorboard=yes", "train.tensorboard: expected true or false; got 'yes'", None),
         ("model.mixers=diag", "model.mixers: expected a list of strings, or null; got 'diag'", None),
-        ("model.mixer_options={diag: {a: [1]}}", "got [1] at model.mixer_options.diag.a", None),
+        ("model.mixer_options={diag: [1]}", "got [1] at model.mixer_options.diag", None),
         ("train=5", "train: is a section, not a value; got 5", "train.steps"),
         ("optim.warmup_steps=5000", "optim.warmup_steps (5000) must be smaller than train.steps", "set both"),
         ("train.steps", "'train.steps' is not an override", "key=value"),

@@ -88,7 +88,29 @@ def test_wrong_names_suggest_the_nearest():
         tn.preset("t2-tiny", position="lrp")
     with pytest.raises(ConfigError, match="did you mean 'diag'"):
         tn.preset("t2-tiny", mixers=["diga", "diag", "norm", "norm"])
-    with pytest.raises(ConfigError, match="has no 'block'"):
+    with pytest.raises(ConfigError, match="has no option 'block'"):
         tn.preset("t2-tiny", mixer_options={"diag": {"block": 3}})
     with pytest.raises(ConfigError, match="names 2 layers, num_hidden_layers is 4"):
         tn.preset("t2-tiny", mixers=["diag", "norm"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"diag": {"block_size": "64"}}, "option 'block_size' must be int, got '64'"),
+        ({"diag": {"block_size": True}}, "must be int, got True"),
+        ({"diag": {"block_size": [64]}}, r"must be int, got \[64\]"),
+        ({"diag": {"dropout": "none"}}, "must be float"),
+        ({"reformer": {"num_buckets": [8, "8"]}}, r"must be int \| Sequence\[int\] \| None"),
+        ({"parallel": {"first_options": 3}}, r"must be dict\[str, Any\] \| None"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_an_error_at_once(options, message):
+    with pytest.raises(ConfigError, match=message):
+        tn.preset("t2-tiny", mixer_options=options)
+
+
+def test_options_of_every_type_are_taken():
+    fine = {"diag": {"block_size": 32, "dropout": 0}, "reformer": {"num_buckets": [2, 4]}, "flash": {}}
+    fine["parallel"] = {"first": "diag", "first_options": {"block_size": 16}, "second_options": None}
+    assert tn.preset("t2-tiny", mixer_options=fine).mixer_options["reformer"] == {"num_buckets": [2, 4]}

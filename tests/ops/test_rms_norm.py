@@ -75,3 +75,10 @@ def test_in_front_of_a_product_nothing_wide_is_kept():
 def test_wrong_gain_is_an_error():
     with pytest.raises(ConfigError, match="weight must be"):
         rms_norm(torch.randn(2, 8), torch.ones(4))
+
+
+def test_a_backend_that_is_asked_for_is_not_swapped_when_compiled(monkeypatch):
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    compiled = torch.compile(lambda x: rms_norm(x), backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match="backend 'triton' cannot run"):
+        compiled(torch.randn(3, 8))

@@ -6,8 +6,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
-from typing import Any
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.contract import Mixer
@@ -56,11 +57,33 @@ def mixer_options(name: str) -> dict[str, Any]:
     return {key: p.default for key, p in parameters.items() if key not in _COMMON_ARGUMENTS}
 
 
-def build_mixer(name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any) -> Mixer:
-    """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does."""
-    cls = mixer_class(name)
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Raise for an option that the mixer does not have, and for a value that is not of the option's type."""
     known = mixer_options(name)
-    for option in options:
+    hints = get_type_hints(mixer_class(name).__init__)
+    for option, value in options.items():
         if option not in known:
             raise ConfigError(f"mixer '{name}' has no option '{option}'", did_you_mean(option, known))
+        if not _fits(value, hints[option]):
+            expected = getattr(hints[option], "__name__", str(hints[option]))
+            expected = expected.replace("collections.abc.", "").replace("typing.", "")
+            raise ConfigError(f"mixer '{name}': option '{option}' must be {expected}, got {value!r}")
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value as a recipe or a saved config holds it can be passed where `wanted` is annotated."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if arguments and origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is Sequence:
+        return isinstance(value, list | tuple) and all(_fits(each, arguments[0]) for each in value)
+    if wanted in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if wanted is float else origin or wanted)
+
+
+def build_mixer(name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any) -> Mixer:
+    """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does."""
+    check_options(name, options)
+    cls = mixer_class(name)
     return cls(hidden_size=hidden_size, num_heads=num_heads, causal=causal, max_length=max_length, **options)

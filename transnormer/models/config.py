@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.positions import ROTATIONS
-from transnormer.mixers.registry import mixer_class, mixer_options
+from transnormer.mixers.registry import check_options, mixer_class, mixer_options
 
 _CHOICES = {
     "feed_forward": ("glu", "ffn"),
@@ -112,9 +112,7 @@ class TransNormerConfig(PreTrainedConfig):
         for name in [*self.mixers, *self.mixer_options]:
             mixer_class(name)
         for name, options in self.mixer_options.items():
-            for option in options:
-                if option not in (known := mixer_options(name)):
-                    raise ConfigError(f"mixer_options.{name} has no '{option}'", did_you_mean(option, known))
+            check_options(name, options)
 
     @property
     def layer_types(self) -> list[str]:

@@ -157,8 +157,8 @@ def _decoding(results: Path) -> str | None:
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
     columns += [f"{name}, state a text" for name in names]
     return (
-        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; both models with 50,304 words, vanilla's "
-        f"step recorded anew for each length; `transnormer bench decode`):\n\n"
+        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; both models with 50,304 words, "
+        "vanilla's step recorded anew for each length; `transnormer bench decode`):\n\n"
         f"{_table(columns, rows)}\n"
     )
 
