@@ -106,3 +106,17 @@ def test_half_precision_accumulates_in_float32():
 def test_bad_horizon_is_an_error_when_built():
     with pytest.raises(ConfigError, match="horizon"):
         cosformer(causal=True, horizon=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1, 10])
+def test_float16_does_not_leave_its_range(causal, size):
+    """Sums over a text and exponentials do, so they are kept in float32."""
+    mixer = cosformer(causal=causal, max_length=1024).float()
+    x = (tokens(1, 1000, HIDDEN).float() * size).requires_grad_()
+    (exact,) = torch.autograd.grad(mixer(x).sum(), x)
+    with torch.autocast("cpu", torch.float16):
+        y = mixer(x)
+    (found,) = torch.autograd.grad(y.float().sum(), x)
+    assert y.isfinite().all()
+    assert ((found - exact).norm() / exact.norm()).item() < 0.05

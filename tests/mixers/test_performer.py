@@ -178,6 +178,14 @@ def test_half_precision_keeps_the_exponentials_in_float32():
     assert mixer.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
 
 
+def test_a_half_precision_module_keeps_the_constants_of_its_features():
+    """Those of heads of 64 are large; rounded to bfloat16 they would change the weight of epsilon."""
+    mixer = performer(causal=True, hidden_size=256).float()
+    x = tokens(1, 500, 256).float()
+    exact, rounded = mixer(x), mixer.bfloat16()(x.bfloat16()).float()
+    assert ((rounded - exact).norm() / exact.norm()).item() < 0.009
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"num_features": 0}, "num_features"), ({"epsilon": 0.0}, "epsilon"), ({"skyformer_compat": True}, "future")],
@@ -185,3 +193,17 @@ def test_half_precision_keeps_the_exponentials_in_float32():
 def test_bad_options_are_errors_when_built(options, message):
     with pytest.raises(ConfigError, match=message):
         performer(causal=True, **options)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1, 10])
+def test_float16_does_not_leave_its_range(causal, size):
+    """Sums over a text and exponentials do, so they are kept in float32."""
+    mixer = performer(causal=causal).float()
+    x = (tokens(1, 1000, HIDDEN).float() * size).requires_grad_()
+    (exact,) = torch.autograd.grad(mixer(x).sum(), x)
+    with torch.autocast("cpu", torch.float16):
+        y = mixer(x)
+    (found,) = torch.autograd.grad(y.float().sum(), x)
+    assert y.isfinite().all()
+    assert ((found - exact).norm() / exact.norm()).item() < 0.05

@@ -61,6 +61,7 @@ def test_a_wrong_call_says_what_is_wrong():
         ({"bias_in": right["bias_in"][:7]}, r"bias_in must be \[8\], got \[7\]"),
         ({"weight_out": right["weight_out"].T}, r"weight_out must be \[D_out, 8\], got \[8, 4\]"),
         ({"bias_out": right["bias_in"]}, r"bias_out must be \[4\], got \[8\]"),
+        ({"bias_out": right["bias_out"].double()}, "one dtype"),
         ({"activation": "gelo"}, "did you mean 'gelu'"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -74,8 +75,8 @@ def test_explain_says_which_layers_fit_on_chip():
 
     assert backend(64, 128, torch.bfloat16).backend == "triton"
     assert "float32" in backend(64, 128, torch.float32).reason
-    assert "wider than [64, 128]" in backend(64, 129, torch.bfloat16).reason
-    assert "above 64" in backend(65, 128, torch.bfloat16).reason
+    assert "64 -> 129 -> 64" in backend(64, 129, torch.bfloat16).reason
+    assert "65 -> 128 -> 65" in backend(65, 128, torch.bfloat16).reason
 
 
 @on_the_cpu
@@ -104,6 +105,31 @@ def test_only_the_gradients_that_are_needed(needed):
     leaves = [tensor.clone().requires_grad_(index == needed) for index, tensor in enumerate(inputs)]
     mlp(*leaves, backend="triton").sum().backward()
     assert [leaf.grad is not None for leaf in leaves] == [index == needed for index in range(5)]
+
+
+@with_kernels
+@pytest.mark.parametrize("rows", [(), (0,), (2, 0)])
+def test_one_vector_and_no_rows(rows):
+    inputs = problem((*rows, 8), 40, 6, HALF, DEVICE)
+    ours, theirs = (outputs_and_gradients(partial(mlp, backend=name), inputs, seed=1) for name in ("triton", "torch"))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+@with_kernels
+def test_a_compiled_call_gives_the_same():
+    inputs = problem((70, 8), 40, 6, HALF, DEVICE)
+    compiled = torch.compile(partial(mlp, backend="triton"), fullgraph=True, backend="aot_eager")
+    ours, theirs = (outputs_and_gradients(op, inputs, seed=1) for op in (compiled, partial(mlp, backend="triton")))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@with_kernels
+def test_a_wide_layer_runs_whatever_the_backend(monkeypatch):
+    monkeypatch.setattr("transnormer.models.layers.should_join", lambda x, *layers: True)
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    with torch.autocast(DEVICE, HALF):
+        assert FFN(128, 256, "gelu").to(DEVICE)(torch.randn(2, 128, device=DEVICE)).shape == (2, 128)
 
 
 @with_kernels

@@ -69,7 +69,7 @@ def test_equals_the_reference(scope, masked, shifted):
 def test_large_tokens_do_not_overflow_and_padded_ones_do_not_count(scope):
     x, weight, options = problem((3, 9, 2, 8), 6, "cpu", masked=True, shifted=False, size=30.0)
     with torch.no_grad():
-        x[~options["mask"]] = 1e6
+        x[~options["mask"]] = torch.inf
     y = random_features(x.requires_grad_(), weight, scope=scope, **options)
     y.sum().backward()
     assert y.isfinite().all()
@@ -176,3 +176,24 @@ def test_the_op_is_registered_as_a_compiler_needs_it():
     tensors = (x.to(HALF).requires_grad_(), weight, None, None, None, options["mask"].to(torch.uint8))
     torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, 0))
     torch.library.opcheck(kernel._largest_op, (x.to(HALF), weight, None, None, 0.5))
+    largest, where = kernel._largest_op(x.to(HALF), weight, None, None, 0.5)
+    for scope in (kernel._TEXT, kernel._BATCH):
+        tensors = (x.to(HALF).requires_grad_(), weight, None, largest, where, None)
+        torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, scope))
+
+
+@with_kernels
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_compiled_call_gives_the_same(scope):
+    x, weight, options = problem((2, 20, 2, 16), 24, DEVICE, masked=True, shifted=True)
+    call = partial(random_features, weight=weight, scope=scope, backend="triton", **options)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    ours, theirs = (outputs_and_gradients(op, [x.to(HALF)], seed=1) for op in (compiled, call))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@with_kernels
+def test_the_strides_of_the_weight_do_not_matter():
+    x, weight, options = problem((2, 20, 2, 16), 24, DEVICE, masked=False, shifted=False)
+    call = partial(random_features, x.to(HALF), scope="token", backend="triton", **options)
+    assert torch.equal(call(weight), call(weight.mT.contiguous().mT))

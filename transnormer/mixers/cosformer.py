@@ -17,6 +17,7 @@ from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.denominator import with_ones
 from transnormer.mixers.positions import token_positions
+from transnormer.mixers.precision import in_range
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention
 from transnormer.ops.shapes import accumulation_dtype
@@ -55,6 +56,8 @@ class CosformerAttention(AttentionMixer):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         self._check_length(q, mask, state)
+        dtype = v.dtype
+        q, k, v = in_range(q, k, v)
         positions = token_positions(q, state["length"] if state else None)
         waves = _waves(positions, self.horizon, accumulation_dtype(q.dtype))
         out, memory = norm_attention(
@@ -67,7 +70,7 @@ class CosformerAttention(AttentionMixer):
             state=state.get("memory") if state else None,
             return_state=True,
         )
-        y = self.o_proj((out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)).flatten(-2))
+        y = self.o_proj((out[..., :-1] / out[..., -1:].clamp(min=_EPSILON)).flatten(-2).to(dtype))
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}

@@ -19,12 +19,16 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.denominator import with_ones
+from transnormer.mixers.precision import in_range
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, random_features
-from transnormer.ops.shapes import zero_padding
+from transnormer.ops.shapes import accumulation_dtype, zero_padding
 
 # A causal key feature stays below exp(40): room for the sum over any text in float32, which ends at exp(88).
 _LARGEST_EXPONENT = 40.0
+# Up to so many columns the causal kernel's backward undoes its state, token by token. After a key whose features are
+# some exp(20) times as large as the others', that would leave nothing of the others.
+_UNDONE = 64
 
 
 def orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None = None) -> Tensor:
@@ -99,9 +103,11 @@ class PerformerAttention(AttentionMixer):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
+        dtype = v.dtype
+        q, k, v = in_range(q, k, v)
         if self.skyformer_compat:
             k, v, mask = zero_padding(k, mask), zero_padding(v, mask), None
-        weight = self.projection
+        weight = self.projection.to(accumulation_dtype(q.dtype))
         if self.redraw and self.training:
             weight = torch.randn_like(weight)
         out, memory = norm_attention(
@@ -113,10 +119,11 @@ class PerformerAttention(AttentionMixer):
             mask=mask,
             state=state.get("memory") if state else None,
             return_state=True,
+            backend="torch" if self.causal and max(weight.shape[0], self.head_dim + 1) <= _UNDONE else None,
         )
         # Zero only at padded positions: features are at least epsilon.
         total = out[..., -1:]
-        y = self.o_proj((out[..., :-1] / total.masked_fill(total == 0, 1)).flatten(-2))
+        y = self.o_proj((out[..., :-1] / total.masked_fill(total == 0, 1)).flatten(-2).to(dtype))
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}

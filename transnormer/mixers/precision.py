@@ -17,6 +17,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False)
 
 
+def in_range(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in a dtype whose range sums over a text and exponentials do not leave: float16 becomes float32."""
+    return tuple(x.float() if x.dtype == torch.float16 else x for x in tensors)
+
+
 def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that sums, exponentials and inverses need."""
     return tuple(x.to(accumulation_dtype(x.dtype)) for x in tensors)

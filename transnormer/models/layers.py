@@ -13,6 +13,7 @@ from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import glu, mlp, rms_norm
 from transnormer.ops.glu import ACTIVATIONS
+from transnormer.ops.glu.narrow import is_narrow
 from transnormer.ops.launch import matmul_dtype
 
 
@@ -102,10 +103,10 @@ class FFN(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        if should_join(x, self.up_proj, self.down_proj):
-            up, down = self.up_proj, self.down_proj
+        up, down = self.up_proj, self.down_proj
+        if should_join(x, up, down) and is_narrow(x, down.weight):
             return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
-        return self.down_proj(ACTIVATIONS[self.activation](self.up_proj(x)))
+        return down(ACTIVATIONS[self.activation](up(x)))
 
 
 class Layer(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
+ANY_WIDTH = 2**31  # for kernels that walk over their columns in blocks, or check them otherwise
 
 
 def interpreting() -> bool:

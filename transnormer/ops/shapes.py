@@ -34,6 +34,18 @@ def check_block_size(op: str, block_size: int) -> None:
         raise ConfigError(f"{op}: block_size must be at least 1, got {block_size}")
 
 
+def check_one_dtype(op: str, **tensors: Tensor) -> None:
+    """Weights and inputs of a layer have one dtype, unless autocast brings them to one."""
+    dtypes = [tensor.dtype for tensor in tensors.values()]
+    device = next(iter(tensors.values())).device.type
+    if not torch.is_autocast_enabled(device) and dtypes != dtypes[:1] * len(dtypes):
+        *first, last = tensors
+        raise ConfigError(
+            f"{op}: {', '.join(first)} and {last} must have one dtype, got {', '.join(map(str, dtypes))}",
+            "convert them, or call it under torch.autocast",
+        )
+
+
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """States, norms and softmax accumulate in float32, or in float64 when the inputs are."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.shapes import check_one_dtype
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
 
@@ -56,9 +56,4 @@ def _check(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, ac
         raise ConfigError(f"glu: bias_in must be [{weight_in.shape[0]}], got {list(bias_in.shape)}")
     if weight_out.dim() != 2 or 2 * weight_out.shape[1] != weight_in.shape[0]:
         raise ConfigError(f"glu: weight_out must be [D_out, {weight_in.shape[0] // 2}], got {list(weight_out.shape)}")
-    dtypes = [tensor.dtype for tensor in (x, weight_in, bias_in, weight_out)]
-    if not torch.is_autocast_enabled(x.device.type) and dtypes != dtypes[:1] * 4:
-        raise ConfigError(
-            f"glu: x, weight_in, bias_in and weight_out must have one dtype, got {', '.join(map(str, dtypes))}",
-            "convert them, or call it under torch.autocast",
-        )
+    check_one_dtype("glu", x=x, weight_in=weight_in, bias_in=bias_in, weight_out=weight_out)

@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
-from transnormer.ops.glu.kernel_narrow import is_narrow, narrow_layer
-from transnormer.ops.launch import cannot_launch, in_autocast_dtype, power_of_two
+from transnormer.ops.glu.kernel_narrow import narrow_layer
+from transnormer.ops.glu.narrow import is_narrow
+from transnormer.ops.launch import ANY_WIDTH, cannot_launch, in_autocast_dtype, power_of_two
 
-_ANY_WIDTH = 2**31  # columns are walked in blocks
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
 _TILE, _WARPS = 1024, 4
 _MAX_COLUMNS, _MIN_COLUMNS = 128, 32
@@ -31,7 +31,7 @@ _MAX_GRID = 2**15  # in the second direction CUDA allows 2**16 - 1
 
 def why_not(*, device: str, x: Tensor | None = None, weight_in: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
-    return cannot_launch(device, x, weight_in, _ANY_WIDTH)
+    return cannot_launch(device, x, weight_in, ANY_WIDTH)
 
 
 @triton.jit

@@ -15,19 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import activated
-from transnormer.ops.launch import matmul_dtype, power_of_two
+from transnormer.ops.launch import power_of_two
 
-WIDEST, WIDEST_HIDDEN = 64, 128
 _ROWS = 64
 # Hidden units at a time; where weights are summed, hidden units of a program, and programs. The fastest of 16 and of 48
 # choices for 65,536 tokens on an H200: 13 + 16 + 24 us for a gated layer, where two products and a kernel took 41 + 83.
 _UNITS, _UNITS_OF_WEIGHTS, _PROGRAMS = 32, 64, 256
-
-
-def is_narrow(x: Tensor, weight_out: Tensor) -> bool:
-    """Whether a layer of x [..., D] with weight_out [D_out, F] runs here."""
-    out, hidden = weight_out.shape
-    return matmul_dtype(x) != torch.float32 and max(x.shape[-1], out) <= WIDEST and hidden <= WIDEST_HIDDEN
 
 
 @triton.jit
@@ -79,6 +72,7 @@ def narrow_dx(
     D: tl.constexpr, O: tl.constexpr, F: tl.constexpr, BD: tl.constexpr, BO: tl.constexpr, BU: tl.constexpr,
     R: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
+    """DX [rows, D] from DY [rows, O]."""
     x = _tile(X, tl.program_id(0), rows, R, D, BD)
     dy = _tile(DY, tl.program_id(0), rows, R, O, BO)
     dx = tl.zeros((R, BD), tl.float32)
@@ -238,5 +232,5 @@ _op.register_autograd(_differentiate, setup_context=_save)
 
 def narrow_layer(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> Tensor:
     """(act(gate) ⊙ up)·weight_outᵀ for weight_in [2F, D], act(x·weight_inᵀ + bias_in)·weight_outᵀ for [F, D]."""
-    rows, *weights = (tensor.contiguous() for tensor in (x.flatten(0, -2), weight_in, bias_in, weight_out.mT))
+    rows, *weights = (t.contiguous() for t in (x.reshape(-1, x.shape[-1]), weight_in, bias_in, weight_out.mT))
     return _op(rows, *weights, activation).reshape(*x.shape[:-1], weight_out.shape[0])

@@ -8,6 +8,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.glu import ACTIVATIONS
+from transnormer.ops.shapes import check_one_dtype
 
 _KERNEL = load_kernel("mlp")
 
@@ -24,7 +25,8 @@ def mlp(
 ) -> Tensor:
     """act(x·weight_inᵀ + bias_in)·weight_outᵀ + bias_out; x [..., D], weight_in [F, D], weight_out [D_out, F].
 
-    The kernel is for layers that fit on chip and takes autocast's dtype; PyTorch's products serve all others.
+    The kernel is for layers that fit on chip and takes autocast's dtype; PyTorch's products serve all others. It keeps
+    x and the weights for the backward, and is differentiable once.
     """
     _check(x, weight_in, bias_in, weight_out, bias_out, activation)
     if choose("mlp", _KERNEL, backend, x.device, x=x, weight_out=weight_out).backend == "triton":
@@ -48,3 +50,4 @@ def _check(
         raise ConfigError(f"mlp: weight_out must be [D_out, {weight_in.shape[0]}], got {list(weight_out.shape)}")
     if bias_out.shape != weight_out.shape[:1]:
         raise ConfigError(f"mlp: bias_out must be [{weight_out.shape[0]}], got {list(bias_out.shape)}")
+    check_one_dtype("mlp", x=x, weight_in=weight_in, bias_in=bias_in, weight_out=weight_out, bias_out=bias_out)

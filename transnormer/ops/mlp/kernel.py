@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES
-from transnormer.ops.glu.kernel_narrow import WIDEST, WIDEST_HIDDEN, is_narrow, narrow_layer
-from transnormer.ops.launch import cannot_launch, in_autocast_dtype, matmul_dtype
+from transnormer.ops.glu.kernel_narrow import narrow_layer
+from transnormer.ops.glu.narrow import WIDEST, WIDEST_HIDDEN, is_narrow
+from transnormer.ops.launch import ANY_WIDTH, cannot_launch, in_autocast_dtype
 
 
 def why_not(*, device: str, x: Tensor | None = None, weight_out: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
-    problem = cannot_launch(device, x, None, WIDEST)
-    if problem or x is None or weight_out is None:
+    problem = cannot_launch(device, x, None, ANY_WIDTH)
+    if problem or x is None or weight_out is None or is_narrow(x, weight_out):
         return problem
-    if matmul_dtype(x) == torch.float32:
-        return "dtype float32; the kernel takes bfloat16 and float16"
-    if not is_narrow(x, weight_out):
-        return f"{list(weight_out.shape)} is wider than [{WIDEST}, {WIDEST_HIDDEN}]"
-    return None
+    shape = f"{x.shape[-1]} -> {weight_out.shape[1]} -> {weight_out.shape[0]}"
+    return f"the layer {shape} in {x.dtype}: kernels take half precision, {WIDEST} -> {WIDEST_HIDDEN} -> {WIDEST}"
 
 
 def mlp(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, bias_out: Tensor, activation: str) -> Tensor:

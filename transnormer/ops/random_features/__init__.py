@@ -33,20 +33,22 @@ def random_features(
     """φ of x [B, T, H, D] with `weight` [M, D] and `offset` [M], neither of which gets a gradient: [B, T, H, M].
 
     Exponents are computed in float32 at least, the result has the dtype of `x`. Padded tokens (`mask` [B, T] zero) are
-    in no scope, and their features are zero.
+    in no scope, and their features are zero. The kernel is differentiable once; where several exponents of a text are
+    the greatest, it gives the gradient to the first.
     """
     _check(x, weight, scope, offset, mask)
     if choose("random_features", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
         return _KERNEL.random_features(x, weight, scale, epsilon, scope, offset, mask)
     dtype = accumulation_dtype(x.dtype)
+    x = zero_padding(x, mask)
     with torch.autocast(x.device.type, enabled=False):
         scaled = x.to(dtype) * scale
         exponents = scaled @ weight.detach().to(dtype).mT
     if offset is not None:
         exponents = exponents + offset.detach().to(dtype)
     if mask is not None:
-        # Before exp, where a padded token could overflow.
+        # Out of the scope.
         exponents = exponents.masked_fill(~mask.bool()[:, :, None, None], -torch.inf)
     if scope != "none":
         exponents = exponents - _largest(exponents, scope)

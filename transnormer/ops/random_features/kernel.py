@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, near_rows, power_of_two
+from transnormer.ops.launch import as_mask_bytes, cannot_launch, interpreting, near_rows, power_of_two
 
-_TOKEN, _TEXT, _NONE, _BATCH = range(4)  # scopes; to the kernels the last is as the second
+_TOKEN, _TEXT, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
+_SCOPES = {"token": _TOKEN, "text": _TEXT, "none": _NONE, "batch": _BATCH}
 MAX_HEAD_DIM = 128
 MAX_FEATURES = 256
 _ROWS = 64
@@ -26,7 +27,7 @@ _FEW_WEIGHTS = 128 * 64
 def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
     problem = cannot_launch(device, x, None, MAX_HEAD_DIM)
-    if problem is None and x is not None and x.dtype == torch.float32:
+    if problem is None and x is not None and x.dtype == torch.float32 and not interpreting():
         return "dtype float32; the kernel takes bfloat16 and float16"
     if problem is None and weight is not None and weight.shape[0] > MAX_FEATURES:
         return f"{weight.shape[0]} features are above {MAX_FEATURES}"
@@ -151,7 +152,8 @@ def _backward(
 
 def _parts(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Two half-precision matrices whose sum is the weight."""
-    high = weight.to(dtype).contiguous()
+    weight = weight.contiguous()
+    high = weight.to(dtype)
     return high, (weight.to(torch.float32) - high.to(torch.float32)).to(dtype)
 
 
@@ -283,11 +285,11 @@ def random_features(
     x, weight, mask = near_rows(x), weight.detach(), as_mask_bytes(mask)
     offset = None if offset is None else offset.detach().to(torch.float32).contiguous()
     if scope in ("token", "none"):
-        return _op(x, weight, offset, None, None, mask, scale, epsilon, _TOKEN if scope == "token" else _NONE)
+        return _op(x, weight, offset, None, None, mask, scale, epsilon, _SCOPES[scope])
     largest, where = _largest_op(x.detach(), weight, offset, mask, scale)
     if scope == "batch":
         places = torch.arange(largest.numel(), device=x.device).view_as(largest)
         where = torch.where(places == largest.argmax(), where, -1)
         largest = largest.amax().expand(largest.shape)
     largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()  # a text without tokens
-    return _op(x, weight, offset, largest, where, mask, scale, epsilon, _TEXT if scope == "text" else _BATCH)
+    return _op(x, weight, offset, largest, where, mask, scale, epsilon, _SCOPES[scope])
