@@ -1,4 +1,4 @@
-"""Tiny Long Range Arena downloads in every format that is read, with texts and images one can know by heart."""
+"""Tiny Long-Range Arena downloads in every format that is read, with texts and images one can know by heart."""
 
 from __future__ import annotations
 

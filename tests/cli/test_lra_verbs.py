@@ -1,4 +1,4 @@
-"""The verbs on Long Range Arena data: prepare, show, info, verify, train, eval; and what bad input gets."""
+"""The verbs on Long-Range Arena data: prepare, show, info, verify, train, eval; and what bad input gets."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_show_prints_trees_and_excerpts(cli: Callable, tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["prepare", "lra/imag", "--out", "x"], 2, "did you mean 'lra/image'?"),
-        (["prepare", "lra", "--out", "x"], 2, "unknown Long Range Arena task 'lra'"),
+        (["prepare", "lra", "--out", "x"], 2, "unknown Long-Range Arena task 'lra'"),
         (["prepare", "lra/image", "--out", "x"], 2, "needs a source"),
         (["prepare", "lra/image", "--source", "absent", "--out", "x"], 5, "absent does not exist"),
         (["prepare", "lra/listops", "--seed", "abc", "--out", "x"], 2, "--seed"),

@@ -1,4 +1,4 @@
-"""The Long Range Arena tasks: batches, scores counted by hand, and what the two protocols change."""
+"""The Long-Range Arena tasks: batches, scores counted by hand, and what the two protocols change."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -52,7 +52,7 @@ def prepare(
         int | None, typer.Option(min=1, help="Processes that generate at once (lra).", show_default="one per CPU")
     ] = None,
 ) -> None:
-    """Turn text into a token store, or a Long Range Arena task into a store of examples.
+    """Turn text into a token store, or a Long-Range Arena task into a store of examples.
 
     Example: transnormer data prepare --text "my/*.txt" --tokenizer bpe --vocab-size 8000 --out store
 

@@ -1,4 +1,4 @@
-"""The five tasks of the Long Range Arena (Tay et al. 2021): classify long sequences, or pairs of them."""
+"""The five tasks of the Long-Range Arena (Tay et al. 2021): classify long sequences, or pairs of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two protocols of the Long Range Arena tasks: honest by default, or with the quirks of the published numbers.
+"""The two protocols of the Long-Range Arena tasks: honest by default, or with the quirks of the published numbers.
 
 `skyformer`   Skyformer's training set-up (the recipes have it), honest data: a validation set apart from the test set,
               every pixel visible, the mean over real tokens.

@@ -1,4 +1,4 @@
-"""Long Range Arena examples as tables on a device: a batch is gathered there by number, without the CPU.
+"""Long-Range Arena examples as tables on a device: a batch is gathered there by number, without the CPU.
 
 Every batch is padded to the longest sequence of the store, so that all have one shape; masks are real, so the padding
 changes no loss and no score.

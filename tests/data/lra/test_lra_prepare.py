@@ -99,7 +99,7 @@ def test_a_fault_in_official_files_leaves_nothing(prepared: Callable, tmp_path: 
 
 
 def test_unknown_tasks_and_places_that_are_taken(prepared: Callable, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"unknown Long Range Arena task 'lra/listop'.*did you mean 'lra/listops'"):
+    with pytest.raises(ConfigError, match=r"unknown Long-Range Arena task 'lra/listop'.*did you mean 'lra/listops'"):
         prepared("lra/listop")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").write_text("mine")

@@ -1,4 +1,4 @@
-"""Retrieval: pairs of papers as bytes, from the ACL Anthology Network files of the Long Range Arena's release."""
+"""Retrieval: pairs of papers as bytes, from the ACL Anthology Network files of the Long-Range Arena's release."""
 
 from __future__ import annotations
 

@@ -78,5 +78,5 @@ SPECS = {
 def spec_of(task: str) -> Spec:
     """The spec of a task by name."""
     if task not in SPECS:
-        raise ConfigError(f"unknown Long Range Arena task '{task}'", did_you_mean(task, SPECS))
+        raise ConfigError(f"unknown Long-Range Arena task '{task}'", did_you_mean(task, SPECS))
     return SPECS[task]

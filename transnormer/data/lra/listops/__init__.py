@@ -1,4 +1,4 @@
-"""ListOps: nested lists of digits and operators (Nangia and Bowman 2018), 501 .. 1999 tokens as in Long Range Arena."""
+"""ListOps: nested lists of digits and operators (Nangia and Bowman 2018), 501 .. 1999 tokens as in Long-Range Arena."""
 
 from __future__ import annotations
 

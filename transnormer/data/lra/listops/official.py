@@ -1,4 +1,4 @@
-"""ListOps as the Long Range Arena stores it: basic_{train,val,test}.tsv with binary trees in parentheses."""
+"""ListOps as the Long-Range Arena stores it: basic_{train,val,test}.tsv with binary trees in parentheses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random ListOps expressions in bulk, with the distribution of the Long Range Arena's generator.
+"""Random ListOps expressions in bulk, with the distribution of the Long-Range Arena's generator.
 
 That generator grows a tree depth first: a node is an operator with probability 1/4 unless it is at the deepest level,
 otherwise a digit; an operator has 2 .. 10 arguments. Only expressions of 501 .. 1999 tokens are kept. All draws are

@@ -1,4 +1,4 @@
-"""Pathfinder: are two markers joined by a dashed contour? (Linsley et al. 2018), as in Long Range Arena.
+"""Pathfinder: are two markers joined by a dashed contour? (Linsley et al. 2018), as in Long-Range Arena.
 
 Our own generator of the pictures that LRA calls hard, `curv_contour_length_14`: the procedure and so the statistics of
 the original (github.com/drewlinsley/pathfinder) with every paddle drawn beforehand and hundreds of pictures at a time.

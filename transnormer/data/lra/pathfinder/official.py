@@ -1,4 +1,4 @@
-"""Pathfinder as the Long Range Arena stores it: imgs/<batch>/sample_<i>.png and metadata/<batch>.npy, which is text."""
+"""Pathfinder as the Long-Range Arena stores it: imgs/<batch>/sample_<i>.png and metadata/<batch>.npy, which is text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the Long Range Arena's Pathfinder pictures are parametrised, for each of the sizes offered."""
+"""How the Long-Range Arena's Pathfinder pictures are parametrised, for each of the sizes offered."""
 
 from __future__ import annotations
 
