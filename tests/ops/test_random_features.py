@@ -173,12 +173,13 @@ def test_the_op_is_registered_as_a_compiler_needs_it():
     x, weight, options = problem((2, 5, 2, 16), 20, DEVICE, masked=True, shifted=False)
     from transnormer.ops.random_features import kernel
 
-    tensors = (x.to(HALF).requires_grad_(), weight, None, None, None, options["mask"].to(torch.uint8))
+    x, parts = x.to(HALF), kernel._parts(weight, HALF)
+    tensors = (x.clone().requires_grad_(), *parts, None, None, None, options["mask"].to(torch.uint8))
     torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, 0))
-    torch.library.opcheck(kernel._largest_op, (x.to(HALF), weight, None, None, 0.5))
-    largest, where = kernel._largest_op(x.to(HALF), weight, None, None, 0.5)
+    torch.library.opcheck(kernel._largest_op, (x, *parts, None, None, 0.5))
+    largest, where = kernel._largest_op(x, *parts, None, None, 0.5)
     for scope in (kernel._TEXT, kernel._BATCH):
-        tensors = (x.to(HALF).requires_grad_(), weight, None, largest, where, None)
+        tensors = (x.clone().requires_grad_(), *parts, None, largest, where, None)
         torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, scope))
 
 

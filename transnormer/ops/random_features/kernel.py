@@ -158,12 +158,12 @@ def _parts(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _launch(
-    x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None
+    x: Tensor, high: Tensor, offset: Tensor | None, mask: Tensor | None
 ) -> tuple[tuple[int, int, int], tuple[Any, ...], dict[str, Any]]:
     """The programs, the lengths and strides every kernel is told, and how it is compiled."""
     batch, length, heads, size = x.shape
-    features, columns = power_of_two(weight.shape[0]), power_of_two(size)
-    options = {"M": weight.shape[0], "D": size, "BM": features, "BD": columns, "R": _ROWS}
+    features, columns = power_of_two(high.shape[0]), power_of_two(size)
+    options = {"M": high.shape[0], "D": size, "BM": features, "BD": columns, "R": _ROWS}
     options |= {"SHIFTED": offset is not None, "MASKED": mask is not None, "num_stages": 1}
     options["num_warps"] = 4 if features * columns <= _FEW_WEIGHTS else 8
     told = (length, *x.stride()[:3], 0 if mask is None else mask.stride(0))
@@ -172,13 +172,13 @@ def _launch(
 
 @torch.library.custom_op("transnormer::random_features_largest", mutates_args=())
 def _largest_op(
-    x: Tensor, weight: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float
+    x: Tensor, high: Tensor, low: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The greatest exponent of each text and head [B, H], minus infinity where there is no token, and t·M + feature."""
-    grid, told, options = _launch(x, weight, offset, mask)
+    grid, told, options = _launch(x, high, offset, mask)
     largest = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
     where = torch.empty(largest.shape, dtype=torch.int32, device=x.device)
-    _largest[grid](x, *_parts(weight, x.dtype), offset, mask, largest, where, *told, scale, **options)
+    _largest[grid](x, high, low, offset, mask, largest, where, *told, scale, **options)
     largest, program = largest.max(dim=-1, keepdim=True)
     return largest.squeeze(-1), where.gather(-1, program).squeeze(-1).long()
 
@@ -192,7 +192,8 @@ def _(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("transnormer::random_features", mutates_args=())
 def _op(
     x: Tensor,
-    weight: Tensor,
+    high: Tensor,
+    low: Tensor,
     offset: Tensor | None,
     largest: Tensor | None,
     where: Tensor | None,
@@ -202,24 +203,23 @@ def _op(
     scope: int,
 ) -> Tensor:
     """φ of x; `largest` and `where` [B, H] are the greatest exponent of each text's scope and its place there."""
-    grid, told, options = _launch(x, weight, offset, mask)
-    y = torch.empty((*x.shape[:3], weight.shape[0]), dtype=x.dtype, device=x.device)
-    parts = _parts(weight, x.dtype)
-    _forward[grid](
-        x, *parts, offset, largest, mask, y, *told, scale, epsilon, **options, SCOPE=_TEXT if scope == _BATCH else scope
-    )
+    grid, told, options = _launch(x, high, offset, mask)
+    y = torch.empty((*x.shape[:3], high.shape[0]), dtype=x.dtype, device=x.device)
+    options["SCOPE"] = _TEXT if scope == _BATCH else scope
+    _forward[grid](x, high, low, offset, largest, mask, y, *told, scale, epsilon, **options)
     return y
 
 
 @_op.register_fake
-def _(x: Tensor, weight: Tensor, *call: Any) -> Tensor:
-    return torch.empty((*x.shape[:3], weight.shape[0]), dtype=x.dtype, device=x.device)
+def _(x: Tensor, high: Tensor, *call: Any) -> Tensor:
+    return torch.empty((*x.shape[:3], high.shape[0]), dtype=x.dtype, device=x.device)
 
 
 @torch.library.custom_op("transnormer::random_features_backward", mutates_args=())
 def _backward_op(
     x: Tensor,
-    weight: Tensor,
+    high: Tensor,
+    low: Tensor,
     offset: Tensor | None,
     largest: Tensor | None,
     where: Tensor | None,
@@ -228,35 +228,23 @@ def _backward_op(
     scale: float,
     scope: int,
 ) -> Tensor:
-    grid, told, options = _launch(x, weight, offset, mask)
+    grid, told, options = _launch(x, high, offset, mask)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sums = None if where is None else torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
-    parts = _parts(weight, x.dtype)
-    _backward[grid](
-        x,
-        *parts,
-        offset,
-        largest,
-        mask,
-        dy.contiguous(),
-        dx,
-        sums,
-        *told,
-        scale,
-        **options,
-        SCOPE=_TEXT if scope == _BATCH else scope,
-    )
+    options["SCOPE"] = _TEXT if scope == _BATCH else scope
+    _backward[grid](x, high, low, offset, largest, mask, dy.contiguous(), dx, sums, *told, scale, **options)
     if where is not None and sums is not None:
         totals = sums.sum(dim=-1)
         if scope == _BATCH:
             totals = torch.where(where >= 0, totals.sum(), 0.0)
         # The greatest exponent of a scope is subtracted from all: its token takes what they lose.
         # (Among exponents that are no numbers there is no such place; the gradient is none either.)
-        features = weight.shape[0]
+        features = high.shape[0]
         place = where.clamp(0, x.shape[1] * features - 1)
         token, feature = place // features, place % features
         row, head = (torch.arange(size, device=x.device) for size in where.shape)
-        taken = (totals * scale).unsqueeze(-1) * weight[feature]
+        weight = high[feature].float() + low[feature].float()
+        taken = (totals * scale).unsqueeze(-1) * weight
         dx[row[:, None], token, head] -= taken.to(dx.dtype)
     return dx
 
@@ -272,7 +260,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    return _backward_op(*ctx.saved_tensors, dy, ctx.scale, ctx.scope), *[None] * 8
+    return _backward_op(*ctx.saved_tensors, dy, ctx.scale, ctx.scope), *[None] * 9
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -282,14 +270,14 @@ def random_features(
     x: Tensor, weight: Tensor, scale: float, epsilon: float, scope: str, offset: Tensor | None, mask: Tensor | None
 ) -> Tensor:
     """The kernel behind `transnormer.ops.random_features`; its arguments have been checked there."""
-    x, weight, mask = near_rows(x), weight.detach(), as_mask_bytes(mask)
+    x, mask, parts = near_rows(x), as_mask_bytes(mask), _parts(weight.detach(), x.dtype)
     offset = None if offset is None else offset.detach().to(torch.float32).contiguous()
     if scope in ("token", "none"):
-        return _op(x, weight, offset, None, None, mask, scale, epsilon, _SCOPES[scope])
-    largest, where = _largest_op(x.detach(), weight, offset, mask, scale)
+        return _op(x, *parts, offset, None, None, mask, scale, epsilon, _SCOPES[scope])
+    largest, where = _largest_op(x.detach(), *parts, offset, mask, scale)
     if scope == "batch":
         places = torch.arange(largest.numel(), device=x.device).view_as(largest)
         where = torch.where(places == largest.argmax(), where, -1)
         largest = largest.amax().expand(largest.shape)
     largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()  # a text without tokens
-    return _op(x, weight, offset, largest, where, mask, scale, epsilon, _SCOPES[scope])
+    return _op(x, *parts, offset, largest, where, mask, scale, epsilon, _SCOPES[scope])
