@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def test_rows_of_the_ops_benchmark():
-    rows = list(ops.measure_ops([64, 128], CPU))
+    rows = list(ops.measure_ops([64, 128]))
     assert {row["case"] for row in rows} == set(ops.CASES)
     assert all(row["seconds"] > 0 and row["peak_bytes"] is not None and row["backend"] == "torch" for row in rows)
 
@@ -23,7 +23,7 @@ def test_a_wrong_op_is_not_timed(monkeypatch):
     wrong = lambda *inputs, **kwargs: 1.01 * right(*inputs, **kwargs)  # noqa: E731
     monkeypatch.setitem(ops.CASES, case, (wrong, reference, options))
     with pytest.raises(ops.GateFailed, match=r"norm_attention causal: relative error 1\.00e-02"):
-        list(ops.measure_ops([64], CPU))
+        list(ops.measure_ops([64]))
 
 
 def test_rows_of_the_speed_benchmark():
