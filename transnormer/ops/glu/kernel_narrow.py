@@ -32,6 +32,14 @@ def _tile(X, tile, rows, R: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def _store_tile(Y, values, tile, rows, R: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Values [R, BD] as the rows of a tile of Y [rows, D]."""
+    row, column = tile * R + tl.arange(0, R).to(tl.int64), tl.arange(0, BD)
+    inside = (row[:, None] < rows) & (column[None, :] < D)
+    tl.store(Y + row[:, None] * D + column[None, :], values.to(Y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _rows_of(W, first, F: tl.constexpr, D: tl.constexpr, BU: tl.constexpr, BD: tl.constexpr):
     """The rows of hidden units [BU, BD] of W [F, D]; zero beyond."""
     unit, column = first + tl.arange(0, BU), tl.arange(0, BD)
@@ -61,9 +69,7 @@ def narrow_forward(
             up = tl.dot(x, tl.trans(_rows_of(W_IN + F * D, first, F, D, BU, BD)))
             hidden *= up + _biases(B_IN + F, first, F, BU)[None, :]
         y = tl.dot(hidden.to(x.dtype), _rows_of(W_OUT, first, F, O, BU, BO), y)
-    row, column = tl.program_id(0) * R + tl.arange(0, R).to(tl.int64), tl.arange(0, BO)
-    inside = (row[:, None] < rows) & (column[None, :] < O)
-    tl.store(Y + row[:, None] * O + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
+    _store_tile(Y, y, tl.program_id(0), rows, R, O, BO)
 
 
 @triton.jit
@@ -87,9 +93,7 @@ def narrow_dx(
             dgate *= tl.dot(x, tl.trans(up_weights)) + _biases(B_IN + F, first, F, BU)[None, :]
             dx = tl.dot((dhidden * value).to(x.dtype), up_weights, dx)
         dx = tl.dot(dgate.to(x.dtype), weights, dx)
-    row, column = tl.program_id(0) * R + tl.arange(0, R).to(tl.int64), tl.arange(0, BD)
-    inside = (row[:, None] < rows) & (column[None, :] < D)
-    tl.store(DX + row[:, None] * D + column[None, :], dx.to(DX.dtype.element_ty), mask=inside)
+    _store_tile(DX, dx, tl.program_id(0), rows, R, D, BD)
 
 
 @triton.jit
