@@ -125,3 +125,12 @@ def test_a_long_message_stays_one_line_in_a_real_process(tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("verb", ["ops", "speed", "decode"])
+def test_the_record_of_a_benchmark_is_a_json_file(cli: Callable, tmp_path: Path, verb: str) -> None:
+    """Its table goes beside it as .md, which must not be the record itself."""
+    done = cli("bench", verb, "--out", tmp_path / "record.md")
+    assert done.code == 2
+    assert "record.json" in done.err
+    assert list(tmp_path.iterdir()) == []

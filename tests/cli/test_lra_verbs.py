@@ -44,6 +44,10 @@ def test_from_nothing_to_a_tested_model(cli: Callable, tmp_path: Path) -> None:
     done = cli("generate", tmp_path / "run", "--prompt", "x")
     assert done.code == 2
     assert "does not write text" in done.err
+    done = cli("export", tmp_path / "run", "--out", tmp_path / "model")
+    assert done.code == 0, done.err
+    assert "use it: transformers.AutoModelForSequenceClassification.from_pretrained" in done.out
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_info_and_verify_and_damage(cli: Callable, tmp_path: Path) -> None:

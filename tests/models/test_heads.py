@@ -100,6 +100,16 @@ def test_classifier_trains_on_padded_input(pooling):
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.parametrize("head", [tn.TransNormerForCausalLM, tn.TransNormerForMaskedLM])
+def test_language_models_take_positions(head):
+    causal = head is tn.TransNormerForCausalLM
+    model = head(small("vanilla-tiny", position_embedding="learned", causal=causal)).eval()
+    ids, places = torch.randint(0, 256, (1, 20)), torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids, position_ids=places).logits, model(ids).logits)
+        assert not torch.equal(model(ids, position_ids=places * 3).logits, model(ids).logits)
+
+
 @pytest.mark.parametrize("lengths", [(40, 50), (50, 40), (40, 40)])
 @pytest.mark.parametrize("masked", [(), (0,), (1,), (0, 1)])
 def test_pair_head_sees_both_sides_through_one_encoder(lengths, masked):

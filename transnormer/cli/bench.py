@@ -30,7 +30,16 @@ class Mode(StrEnum):
 
 
 Where = Annotated[Device, typer.Option(help="Where to measure.")]
-Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.")]
+
+
+def _json_file(out: Path | None) -> Path | None:
+    """Tables are written beside the record, under its name with another ending."""
+    if out is not None and out.suffix != ".json":
+        raise ConfigError(f"--out {out}: the record is a JSON file", f"use --out {out.with_suffix('.json')}")
+    return out
+
+
+Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.", callback=_json_file)]
 
 
 @app.command("ops")
@@ -164,7 +173,7 @@ def speed(
     settings = {**describe(setting, where, mode=mode.value), "lengths": wanted}
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
-    chosen = methods.split(",") if methods else known_methods(setting)
+    chosen = [name.strip() for name in methods.split(",")] if methods else known_methods(setting)
     measured = measure_speed(
         setting, chosen, wanted, where, mode=mode.value, limit=limit, compile_jobs=compile_jobs, note=print_note
     )

@@ -37,8 +37,9 @@ def evaluate(
     scored = evaluate_run(run, split.value, checkpoint.value)
     if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks for all
         return
-    target = run / f"eval-{checkpoint.value}-{split.value}.json"
-    write_json(target, scored)
     print_text(f"{run}: {checkpoint.value} weights (step {scored['step']:,}) on {split.value}")
     print_table(["metric", "value"], scored["metrics"].items())
-    print_text(f"{scored['protocol']}\nwritten to {target}")
+    print_text(scored["protocol"])
+    target = run / f"eval-{checkpoint.value}-{split.value}.json"
+    write_json(target, scored)
+    print_text(f"written to {target}")

@@ -24,7 +24,7 @@ def explain(
 
     Example: transnormer explain optim.schedule
 
-    Example: transnormer explain lm/wikitext103 train.steps=1000
+    Example: transnormer explain lm/wikitext103 train.steps=10000
     """
     from transnormer.config.explain import explain as keys_named
     from transnormer.config.keys import all_keys, all_sections

@@ -35,4 +35,4 @@ def export(
 
     report = export_model(model_folder(run, checkpoint), out, dtype.value)
     print_table(["", str(out)], report.items())
-    print_text(f"use it: transformers.{report['loads with']}.from_pretrained('{out}'), after `import transnormer`")
+    print_text(f"use it: {report['loads with']}.from_pretrained('{out}'), after `import transnormer`")

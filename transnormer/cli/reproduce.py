@@ -19,7 +19,7 @@ def _group() -> None:
 def lra(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change in every cell, e.g. train.steps=100."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change in every cell, e.g. train.steps=5000."),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma-separated, e.g. t1,t2,vanilla.", show_default="all")

@@ -71,6 +71,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             past_key_values=past_key_values,
             use_cache=use_cache,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
         )
         logits, loss = None, None
         if targets is not None:
@@ -159,6 +160,7 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
         )
         logits, loss = None, None
         if targets is not None:
