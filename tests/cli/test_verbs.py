@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -55,6 +56,27 @@ def test_train_refuses_an_existing_run(cli: Callable, finished_run: Path) -> Non
     assert done.code == 2
     assert "already holds a run" in done.err
     assert (finished_run / "journal.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", ["resume", "report"])
+def test_a_damaged_result_is_named(cli: Callable, finished_run: Path, tmp_path: Path, verb: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    (run / "result.json").write_text("")
+    done = cli(verb, run, *(["--out", tmp_path / "page.html"] if verb == "report" else []))
+    assert done.code == 5
+    assert "result.json" in done.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_an_out_that_cannot_be_made_is_named(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = cli("train", "demo", "--out", tmp_path / "file" / "run")
+    assert done.code == 6
+    assert "Not a directory" in done.err
+    done = cli("report", finished_run, "--out", tmp_path)
+    assert done.code == 6
+    assert "Is a directory" in done.err
 
 
 def test_resume_of_a_finished_run_says_so(cli: Callable, finished_run: Path) -> None:

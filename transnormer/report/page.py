@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from transnormer.errors import DiskError
 from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.run_record import RunRecord
 
@@ -47,8 +48,12 @@ def write_page(page: Page, path: Path) -> None:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("transnormer.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(environment.get_template("page.html").render(page=page), encoding="utf-8")
+    text = environment.get_template("page.html").render(page=page)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
 
 
 def loss_curves(runs: Sequence[RunRecord]) -> str:

@@ -37,10 +37,15 @@ def read_run(folder: Path) -> RunRecord:
             lines.append(json.loads(line))
         except ValueError as error:
             raise DataError(f"{journal_file}:{number} is not JSON: {error}") from error
+    try:
+        config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
+        result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None
+    except (yaml.YAMLError, ValueError) as error:
+        raise DataError(f"{folder} has a damaged config.yaml or result.json: {error}") from error
     return RunRecord(
         name=folder.resolve().name,
-        config=yaml.safe_load(config_file.read_text(encoding="utf-8")),
+        config=config,
         train=[line for line in lines if line["kind"] == "train"],
         evaluations=[line for line in lines if line["kind"] == "eval"],
-        result=json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None,
+        result=result,
     )

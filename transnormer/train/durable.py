@@ -20,6 +20,7 @@ from transnormer.errors import DiskError
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a run
 
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG}
+_REFUSALS |= {errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG}  # no place for a folder
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors, written in Rust, reports an errno
 
 

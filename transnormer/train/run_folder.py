@@ -15,7 +15,7 @@ from typing import Any
 from transnormer.config.load import dump_config, load_config
 from transnormer.config.schema import RunConfig
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, DiskError, RunInUseError
+from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 from transnormer.train.durable import (
     TEMPORARY,
     disk_errors,
@@ -134,7 +134,13 @@ class RunFolder:
         """The outcome of a finished run, None for any other."""
         if not self.result_file.is_file():
             return None
-        result = json.loads(self.result_file.read_text())
+        try:
+            result = json.loads(self.result_file.read_text())
+        except ValueError as error:
+            raise DataError(
+                f"{self.result_file} is damaged: {error}",
+                hint=f"delete it; `transnormer resume {self.path}` writes it again from the last checkpoint",
+            ) from error
         for scored in filter(None, (result, result["best"], result.get("test"))):
             scored["metrics"] = read_floats(scored["metrics"])
         return result
