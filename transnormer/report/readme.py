@@ -154,10 +154,12 @@ def _decoding(results: Path) -> str | None:
             ratio = f"{rates[0] / rates[1]:.1f}×" if all(rates) else "–"
             states = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in pair]
             rows.append([f"{batch}", f"{context:,}", *texts, ratio, *states])
+    # A preset's own vocabulary may be another: what was measured says how large it was.
+    sizes = " and ".join(f"{cells[name, batch, context]['parameters'] / 1e6:.1f} M" for name in names)
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
     columns += [f"{name}, state a text" for name in names]
     return (
-        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; both models with 50,304 words, "
+        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
         "vanilla's step recorded anew for each length; `transnormer bench decode`):\n\n"
         f"{_table(columns, rows)}\n"
     )
@@ -190,7 +192,7 @@ def _elsewhere(results: Path) -> str | None:
     if not files:
         return None
     links = ", ".join(f"[{file.stem}](results/bench/{file.name})" for file in files)
-    return f"More of `transnormer bench speed`, some with all sixteen methods: {links}.\n"
+    return f"More of `transnormer bench speed`, some with all methods: {links}.\n"
 
 
 def _gpu(record: dict[str, Any]) -> str:
