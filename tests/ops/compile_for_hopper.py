@@ -21,6 +21,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 
+from transnormer.ops.decode_step import kernel as decode
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.glu import kernel as glu
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
@@ -155,6 +156,17 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(*turned)
 
         yield f"rotate d={d} {phi}", run_rotation
+    for d, slots, turned in ((64, 64, True), (128, 128, False), (20, 20, True)):
+
+        def run_decode(d=d, slots=slots, turned=turned):
+            q, k, v, direction, rates = (x.detach() for x in tensors(*[(2, 1, 8, d)] * 3, (d,), (d // 2,)))
+            turns = (rates, direction) if turned else (None, None)
+            positions, memory = torch.zeros(2, dtype=torch.long), torch.zeros(2, 8, d, d)
+            decode.norm_decode_step(q, k, v, memory, positions, *turns, "1+elu")
+            keys, values = (torch.zeros(2, 8, slots, d, dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
+            decode.diag_decode_step(q, k, v, keys, values, positions, *turns, "softmax")
+
+        yield f"decode d={d} slots={slots} turned={turned}", run_decode
     for width, size in ((1408, 64), (96, 64), (85, 50), (96, 128)):
 
         def run_glu(width=width, size=size):

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.contract import State, Traits, real_tokens
-from transnormer.mixers.fixed_state import FixedState, fixed_slots, write_slots
+from transnormer.mixers.fixed_state import FixedState, fixed_slots
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.mixers.turned import TurnedAttention
 from transnormer.mixers.xnorm import XNorm
-from transnormer.ops import diag_attention
+from transnormer.ops import diag_attention, diag_decode_step
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.shapes import zero_padding
@@ -137,19 +137,6 @@ class DiagAttention(TurnedAttention):
         return fixed_slots(length, self.block_size, self.num_heads, self.head_dim, dtype)
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
-        """A block fills its slots from the first on; what lies behind the newest token is of the block before."""
         q, k, v = self.project(x)
-        place = state["length"][:, None] % self.block_size
-        q, k = self.rotation(q, k, place)
-        write_slots(state["keys"], k, place)
-        write_slots(state["values"], v, place)
-        out = diag_attention_step(
-            q,
-            state["keys"],
-            state["values"],
-            query_positions=place,
-            key_positions=torch.arange(self.block_size, device=x.device)[None],
-            block_size=self.block_size,
-            kind=self.kind,
-        )
+        out = diag_decode_step(q, k, v, state["keys"], state["values"], kind=self.kind, **self.step_options(state))
         return self.o_proj(self.xnorm(out))

@@ -14,9 +14,7 @@ from transnormer.mixers.contract import AttentionMixer, State, Traits, real_toke
 from transnormer.mixers.denominator import with_ones
 from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.registry import register
-from transnormer.ops import norm_attention
-from transnormer.ops.feature_maps import one_plus_elu
-from transnormer.ops.norm_attention.step import attention_step_in_place
+from transnormer.ops import norm_attention, norm_decode_step
 
 # Added to the denominator, as in the method's own implementation.
 _EPSILON = 1e-6
@@ -59,7 +57,7 @@ class LinearEluAttention(AttentionMixer):
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        out = attention_step_in_place(one_plus_elu(q), one_plus_elu(k), with_ones(v), state["memory"])
+        out = norm_decode_step(q, k, with_ones(v), state["memory"], positions=state["length"])
         return self._divide_and_project(out)
 
     def _divide_and_project(self, out: Tensor) -> Tensor:

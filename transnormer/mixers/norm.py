@@ -13,9 +13,8 @@ from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.mixers.turned import TurnedAttention
 from transnormer.mixers.xnorm import XNorm
-from transnormer.ops import norm_attention
+from transnormer.ops import norm_attention, norm_decode_step
 from transnormer.ops.feature_maps import feature_map_named
-from transnormer.ops.norm_attention.step import attention_step_in_place
 
 
 @register("norm")
@@ -83,5 +82,5 @@ class NormAttention(TurnedAttention):
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        q, k = self.rotation(q, k, state["length"][:, None], self.feature_map)
-        return self.o_proj(self.xnorm(attention_step_in_place(q, k, v, state["memory"])))
+        out = norm_decode_step(q, k, v, state["memory"], feature_map=self.feature_map, **self.step_options(state))
+        return self.o_proj(self.xnorm(out))

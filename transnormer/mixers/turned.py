@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State
+from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.linear import should_join
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.xnorm import XNorm
@@ -39,6 +40,13 @@ class TurnedAttention(AttentionMixer):
         """Whether `joined_attention` pays: it spares the backward the copy that joins the gradients."""
         joins = should_join(x, self.q_proj, self.k_proj, self.v_proj)
         return self.rotation.kind != "none" and torch.is_grad_enabled() and joins
+
+    def step_options(self, state: FixedState) -> dict[str, Any]:
+        """What both decode steps are told about a token behind this state."""
+        positions = state["length"]
+        turned = self.rotation.kind != "none"
+        rates, reflection = self.rotation.rates_and_reflection(positions.device) if turned else (None, None)
+        return {"positions": positions, "rates": rates, "reflection": reflection}
 
     @abstractmethod
     def joined_options(self, positions: Tensor) -> dict[str, Any]:

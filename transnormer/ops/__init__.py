@@ -1,5 +1,6 @@
-"""Pure functions on tensors: the paper's two attentions on [B, T, H, D], features, norm, rotation, layers, loss."""
+"""Pure functions on tensors: the paper's attentions on [B, T, H, D], decode steps, features, norm, layers, loss."""
 
+from transnormer.ops.decode_step import diag_decode_step, norm_decode_step
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.glu import glu
 from transnormer.ops.joined_attention import joined_attention
@@ -12,11 +13,13 @@ from transnormer.ops.rotate import rotate
 
 __all__ = [
     "diag_attention",
+    "diag_decode_step",
     "glu",
     "joined_attention",
     "linear_cross_entropy",
     "mlp",
     "norm_attention",
+    "norm_decode_step",
     "random_features",
     "rms_norm",
     "rotate",

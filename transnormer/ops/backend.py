@@ -22,6 +22,7 @@ OPS = (
     "norm_attention",
     "diag_attention",
     "joined_attention",
+    "decode_step",
     "random_features",
     "rms_norm",
     "rotate",

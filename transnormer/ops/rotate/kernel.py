@@ -45,7 +45,7 @@ def why_not(*, device: str, q: Tensor | None = None, **_: Any) -> str | None:
 
 
 @triton.jit
-def _cosines_and_sines(angles):
+def cosines_and_sines(angles):
     """cos and sin of float32 angles, off by 7e-8 at most (up to 10⁶), with one range reduction for both.
 
     It is that of Cody and Waite (1980): the angle minus a number of quarter turns, without rounding. Angles above 2²²,
@@ -107,7 +107,7 @@ def _place(POSITIONS, RATES, DIRECTION, B, T, sequences, p_b, p_t, D: tl.constex
     positions = (tl.load(at) if WHOLE else tl.load(at, mask=inside, other=0)).to(tl.float32)
     pair = tl.arange(0, BD // 2)
     rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0)
-    cos, sin = _cosines_and_sines(positions[:, None] * rates[None, :])
+    cos, sin = cosines_and_sines(positions[:, None] * rates[None, :])
     d = tl.arange(0, BD)
     direction = tl.load(DIRECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
     return begin, end, row, local, inside, positions, cos, sin, direction
@@ -121,7 +121,7 @@ def _features(x, d, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.conste
 
 
 @triton.jit
-def _turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+def turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
             REFLECTED: tl.constexpr):  # fmt: skip
     """φ(x), reflected and turned."""
     even, odd = _features(x, d, direction, D, BD, PHI, REFLECTED)
@@ -169,9 +169,9 @@ def _forward(
             q = load_tile(Q + batch * q_b + row * q_t + head * q_h, q_at, d, inside, D, WHOLE, "")
             k = load_tile(K + batch * k_b + row * k_t + head * k_h, k_at, d, inside, D, WHOLE, "")
             y = batch * y_b + row * y_t + head * y_h
-            yq = _turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+            yq = turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED)
             store_tile(YQ + y, y_at, d, inside, D, yq, WHOLE)
-            yk = _turned(k, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+            yk = turned(k, d, cos, sin, direction, D, BD, PHI, REFLECTED)
             store_tile(YK + y, y_at, d, inside, D, yk, WHOLE)
 
 

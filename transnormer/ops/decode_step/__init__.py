@@ -1,0 +1,112 @@
+"""One new token of either attention on a state that stays where it is: turned, taken in, and answered.
+
+q and k [B, 1, H, D] and v [B, 1, H, E] are as projected. `positions` [B] counts the tokens before this one; `rates`
+[D/2] and `reflection` [D] are those of `rotate`, and without rates nothing is turned. On CUDA each function is one
+kernel: with few texts a step is as long as its kernels are many. There is no gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.diag_attention import KINDS
+from transnormer.ops.diag_attention.step import diag_attention_step
+from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.norm_attention.step import attention_step_in_place
+from transnormer.ops.rotate import check_rotation, rotate
+
+_KERNEL = load_kernel("decode_step")
+
+
+def norm_decode_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    *,
+    positions: Tensor,
+    feature_map: str = "1+elu",
+    rates: Tensor | None = None,
+    reflection: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E]."""
+    phi = feature_map_named(feature_map)
+    batch, heads = _check("norm_decode_step", q, k, v, positions, rates, reflection)
+    if memory.shape != (batch, heads, q.shape[-1], v.shape[-1]):
+        wanted = [batch, heads, q.shape[-1], v.shape[-1]]
+        raise ConfigError(f"norm_decode_step: memory must be [B, H, D, E] = {wanted}, got {list(memory.shape)}")
+    if not memory.is_contiguous():
+        raise ConfigError("norm_decode_step: memory must be contiguous", "call contiguous() before the first step")
+    if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=None).backend == "triton":
+        assert _KERNEL is not None
+        return _KERNEL.norm_decode_step(q, k, v, memory, positions, rates, reflection, feature_map)
+    if rates is None:
+        q, k = phi(q), phi(k)
+    else:
+        q, k = rotate(q, k, positions[:, None], rates, feature_map=feature_map, reflection=reflection, backend=backend)
+    return attention_step_in_place(q, k, v, memory)
+
+
+def diag_decode_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    positions: Tensor,
+    kind: str = "softmax",
+    rates: Tensor | None = None,
+    reflection: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Attention inside the token's block, whose S slots `keys` and `values` [B, S, H, D] take it in at position % S.
+
+    A block fills its slots from the first on: what lies behind the newest token is of the block before, and not seen.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"diag_decode_step: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+    batch, heads = _check("diag_decode_step", q, k, v, positions, rates, reflection)
+    for name, slots in (("keys", keys), ("values", values)):
+        if slots.dim() != 4 or slots.shape != (batch, keys.shape[1], heads, q.shape[-1]) or v.shape != q.shape:
+            raise ConfigError(
+                f"diag_decode_step: {name} must be [B, S, H, D] = [{batch}, S, {heads}, {q.shape[-1]}], and v as q, "
+                f"got {list(slots.shape)}, and v {list(v.shape)}"
+            )
+        if slots.stride(-1) != 1:
+            raise ConfigError(f"diag_decode_step: the numbers of one key or value must be neighbours in {name}")
+    if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=keys.shape[1]).backend == "triton":
+        assert _KERNEL is not None
+        return _KERNEL.diag_decode_step(q, k, v, keys, values, positions, rates, reflection, kind)
+    place = (positions % keys.shape[1])[:, None]
+    if rates is not None:
+        q, k = rotate(q, k, place, rates, reflection=reflection, backend=backend)
+    rows = torch.arange(batch, device=q.device)[:, None]
+    keys[rows, place], values[rows, place] = k, v
+    return diag_attention_step(
+        q,
+        keys,
+        values,
+        query_positions=place,
+        key_positions=torch.arange(keys.shape[1], device=q.device)[None],
+        block_size=keys.shape[1],
+        kind=kind,
+    )
+
+
+def _check(
+    op: str, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, rates: Tensor | None, reflection: Tensor | None
+) -> tuple[int, int]:
+    """Batch and heads, or an error of `op` that names the argument and the shape it should have."""
+    if q.dim() != 4 or q.shape[1] != 1 or q.shape != k.shape or v.shape[:3] != q.shape[:3]:
+        shapes = ", ".join(str(list(x.shape)) for x in (q, k, v))
+        raise ConfigError(f"{op}: q, k and v must be [B, 1, H, D] of one token each, got {shapes}")
+    if positions.shape != q.shape[:1]:
+        raise ConfigError(f"{op}: positions must be [B] = [{q.shape[0]}], got {list(positions.shape)}")
+    if rates is not None:
+        check_rotation(op, q, k, positions[:, None], rates, reflection)
+    return q.shape[0], q.shape[2]

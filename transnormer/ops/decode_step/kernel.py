@@ -1,0 +1,199 @@
+"""A decode step of both attentions in Triton: a program takes one head of one text.
+
+Everything between the projections is in it: φ, reflection, rotation, the change of the state and the attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from transnormer.ops.launch import cannot_launch, power_of_two, unit_stride
+from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_state, phi, store_state
+from transnormer.ops.rotate.kernel import cosines_and_sines, turned
+
+MAX_HEAD_DIM = 128  # more, or more slots, and a program would spill its registers
+MAX_SLOTS = 128
+_NUMBERS_OF_A_WARP = 1024  # of a tile: 32 registers a thread
+
+
+def why_not(
+    *, device: str, q: Tensor | None = None, v: Tensor | None = None, slots: int | None = None, **_: Any
+) -> str | None:
+    """Why this call cannot run here, or None."""
+    problem = cannot_launch(device, q, v, MAX_HEAD_DIM)
+    if problem is None and slots is not None and slots > MAX_SLOTS:
+        return f"a block of {slots} tokens is above {MAX_SLOTS}"
+    return problem
+
+
+@triton.jit
+def _query_and_key(
+    Q, K, RATES, DIRECTION, batch, head, position, q_b, q_h, k_b, k_h,
+    D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, TURNED: tl.constexpr, REFLECTED: tl.constexpr,
+):  # fmt: skip
+    """The features of the token's query and key in one head, turned: float32 [BD], zero behind D."""
+    d = tl.arange(0, BD)
+    q = tl.load(Q + batch * q_b + head * q_h + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    k = tl.load(K + batch * k_b + head * k_h + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    if TURNED:
+        pair = tl.arange(0, BD // 2)
+        rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0).to(tl.float32)
+        cos, sin = cosines_and_sines((position.to(tl.float32) * rates)[None, :])
+        direction = tl.load(DIRECTION + d, mask=d < D, other=0.0).to(tl.float32) if REFLECTED else d.to(tl.float32)
+        q = turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+        k = turned(k, d, cos, sin, direction, D, BD, PHI, REFLECTED)
+    else:
+        q, k = phi(q, d, PHI, D, D < BD), phi(k, d, PHI, D, D < BD)
+    return tl.reshape(q, (BD,)), tl.reshape(k, (BD,))
+
+
+@triton.jit
+def _norm(
+    Q, K, V, MEMORY, POSITIONS, RATES, DIRECTION, OUT,
+    q_b, q_h, k_b, k_h, v_b, v_h, p_b, H,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PHI: tl.constexpr, TURNED: tl.constexpr,
+    REFLECTED: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    # The state is the longest way: it is on its way while the token is turned.
+    at = MEMORY + (batch * H + head) * D * E
+    memory = load_state(at, d[:, None], e[None, :], D, E)
+    v = tl.load(V + batch * v_b + head * v_h + e, mask=e < E, other=0.0).to(tl.float32)
+    position = tl.load(POSITIONS + batch * p_b)
+    q, k = _query_and_key(
+        Q, K, RATES, DIRECTION, batch, head, position, q_b, q_h, k_b, k_h, D, BD, PHI, TURNED, REFLECTED
+    )
+    memory += k[:, None] * v[None, :]
+    store_state(at, d[:, None], e[None, :], D, E, memory)
+    out = tl.sum(q[:, None] * memory, 0)
+    tl.store(OUT + (batch * H + head) * E + e, out.to(OUT.dtype.element_ty), mask=e < E)
+
+
+@triton.jit
+def _diag(
+    Q, K, V, KEYS, VALUES, POSITIONS, RATES, DIRECTION, OUT,
+    q_b, q_h, k_b, k_h, v_b, v_h, p_b, keys_b, keys_s, keys_h, values_b, values_s, values_h, H, scale,
+    S: tl.constexpr, BS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, RELA: tl.constexpr, TURNED: tl.constexpr,
+    REFLECTED: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    slot, d = tl.arange(0, BS), tl.arange(0, BD)
+    place = tl.load(POSITIONS + batch * p_b) % S
+    before = (slot[:, None] < place) & (d[None, :] < D)
+    keys_at, values_at = KEYS + batch * keys_b + head * keys_h, VALUES + batch * values_b + head * values_h
+    keys = tl.load(keys_at + slot[:, None] * keys_s + d[None, :], mask=before, other=0.0).to(tl.float32)
+    values = tl.load(values_at + slot[:, None] * values_s + d[None, :], mask=before, other=0.0).to(tl.float32)
+    v = tl.load(V + batch * v_b + head * v_h + d, mask=d < D, other=0.0)
+    q, k = _query_and_key(Q, K, RATES, DIRECTION, batch, head, place, q_b, q_h, k_b, k_h, D, BD, 0, TURNED, REFLECTED)
+    # Rounded as it will be for the tokens to come.
+    k = k.to(KEYS.dtype.element_ty)
+    tl.store(keys_at + place * keys_s + d, k, mask=d < D)
+    tl.store(values_at + place * values_s + d, v, mask=d < D)
+    newest = slot[:, None] == place
+    keys = tl.where(newest, k.to(tl.float32)[None, :], keys)
+    values = tl.where(newest, v.to(tl.float32)[None, :], values)
+    scores = tl.sum(q[None, :] * keys, 1) * scale
+    if RELA:
+        # Slots behind the newest are zero here, and so are their scores.
+        weights = tl.maximum(scores, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        scores = tl.where(slot <= place, scores, float("-inf"))
+        weights = tl.exp(scores - tl.max(scores, 0))
+        weights = weights / tl.sum(weights, 0)
+    out = tl.sum(weights[:, None] * values, 0)
+    tl.store(OUT + (batch * H + head) * D + d, out.to(OUT.dtype.element_ty), mask=d < D)
+
+
+def _warps(rows: int, columns: int) -> int:
+    return max(1, min(16, rows * columns // _NUMBERS_OF_A_WARP))
+
+
+@torch.library.custom_op("transnormer::norm_decode_step", mutates_args=("memory",))
+def _norm_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    positions: Tensor,
+    rates: Tensor | None,
+    reflection: Tensor | None,
+    phi: int,
+) -> Tensor:
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    batch, _, heads, size = q.shape
+    columns, width = power_of_two(size), power_of_two(v.shape[-1])
+    _norm[(batch, heads)](
+        q, k, v, memory, positions, rates, reflection, out,
+        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0), heads,
+        D=size, E=v.shape[-1], BD=columns, BE=width, PHI=phi, TURNED=rates is not None,
+        REFLECTED=reflection is not None, num_warps=_warps(columns, width),
+    )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("transnormer::diag_decode_step", mutates_args=("keys", "values"))
+def _diag_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    rates: Tensor | None,
+    reflection: Tensor | None,
+    rela: bool,
+) -> Tensor:
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    batch, _, heads, size = q.shape
+    columns, rows = power_of_two(size), power_of_two(keys.shape[1])
+    _diag[(batch, heads)](
+        q, k, v, keys, values, positions, rates, reflection, out,
+        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0),
+        *keys.stride()[:3], *values.stride()[:3], heads, size**-0.5,
+        S=keys.shape[1], BS=rows, D=size, BD=columns, RELA=rela, TURNED=rates is not None,
+        REFLECTED=reflection is not None, num_warps=_warps(rows, columns),
+    )  # fmt: skip
+    return out
+
+
+@_norm_op.register_fake
+@_diag_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
+
+
+def norm_decode_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    positions: Tensor,
+    rates: Tensor | None,
+    reflection: Tensor | None,
+    feature_map: str,
+) -> Tensor:
+    """The kernel behind `transnormer.ops.norm_decode_step`; its arguments have been checked there."""
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    return _norm_op(q, k, v, memory, positions, rates, reflection, PHI_CODES[feature_map])
+
+
+def diag_decode_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    rates: Tensor | None,
+    reflection: Tensor | None,
+    kind: str,
+) -> Tensor:
+    """The kernel behind `transnormer.ops.diag_decode_step`; its arguments have been checked there."""
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    return _diag_op(q, k, v, keys, values, positions, rates, reflection, kind == "rela")
