@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -113,6 +115,21 @@ def test_mask_may_be_integers(case):
 
 
 @ALL
+def test_a_wrong_input_is_named_with_what_was_expected(case):
+    mixer, x, mask = build(case), tokens(2, 70), torch.ones(2, 70, dtype=torch.bool)
+    wanted = rf"{case[0]}: x must be \[B, T, {HIDDEN}\] with T ≥ 1, got "
+    for wrong in (x[0], x[None], x[..., :-1], x[:, :0]):
+        with pytest.raises(ConfigError, match=wanted + re.escape(str(list(wrong.shape)))):
+            mixer(wrong)
+    for wrong in (mask[:, :-1], mask[:1], mask.T, mask[..., None]):
+        for packed in (False, True):
+            with pytest.raises(ConfigError, match=rf"{case[0]}: mask must be \[B, T\] = \[2, 70\], got"):
+                mixer(x, wrong, packed=packed)
+    with pytest.raises(ConfigError, match=f"{case[0]}: mask must be bool or integers"):
+        mixer(x, mask.float())
+
+
+@ALL
 def test_a_row_does_not_depend_on_its_batch(case):
     mixer = build(case)
     x = tokens(3, 130)
@@ -221,6 +238,13 @@ def test_bad_requests_are_errors_when_built(name):
     arguments = {"hidden_size": HIDDEN, "num_heads": HEADS, "causal": mixer_class(name).traits.causal, "max_length": 64}
     with pytest.raises(ConfigError, match="no option 'blok_size'"):
         build_mixer(name, **arguments, blok_size=3)
+    for argument in ("hidden_size", "num_heads", "max_length"):
+        with pytest.raises(ConfigError, match=f"{name}: {argument} must be at least 1, got 0"):
+            build_mixer(name, **{**arguments, argument: 0})
+    if "dropout" in mixer_options(name):
+        for wrong in (-0.1, 1.0, float("nan")):
+            with pytest.raises(ConfigError, match=rf"dropout.* must lie in \[0, 1\), got {wrong}"):
+                build_mixer(name, **arguments, dropout=wrong)
     if not mixer_class(name).traits.causal:
         with pytest.raises(ConfigError, match="causal"):
             build_mixer(name, **{**arguments, "causal": True})

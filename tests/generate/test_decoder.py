@@ -199,6 +199,8 @@ def test_wrong_prompts() -> None:
             decoder.prefill(wrong)
     with pytest.raises(ConfigError, match=r"attention_mask must have the prompt's shape \[2, 4\]"):
         decoder.prefill(prompt(2, 4), torch.ones(2, 5))
+    with pytest.raises(ConfigError, match="attention_mask must be bool or integers, 1 = real token"):
+        decoder.prefill(prompt(2, 4), torch.zeros(2, 4))
     with pytest.raises(ConfigError, match="ends with padding"):
         decoder.prefill(prompt(2, 4), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]))
     decoder.prefill(prompt(2, 4))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -92,7 +95,7 @@ def test_position_ids_are_those_of_the_embedding(position_embedding):
 def test_classifier_trains_on_padded_input(pooling):
     config = small("t2-lra-listops", pooling=pooling)
     model = tn.TransNormerForSequenceClassification(config)
-    ids, mask = torch.randint(0, 32, (4, 70)), torch.ones(4, 70)
+    ids, mask = torch.randint(0, 32, (4, 70)), torch.ones(4, 70, dtype=torch.long)
     mask[0, 10:] = 0
     output = model(ids, attention_mask=mask, labels=torch.tensor([0, 3, 9, 1]))
     assert output.logits.shape == (4, 10)
@@ -178,10 +181,83 @@ def test_wrong_calls_say_what_is_wrong():
         learned(torch.zeros(1, 17, dtype=torch.long))
     with pytest.raises(ConfigError, match="attention_mask must be"):
         learned(torch.zeros(1, 8, dtype=torch.long), attention_mask=torch.ones(1, 9))
-    with pytest.raises(ConfigError, match="exactly one of"):
+    with pytest.raises(ConfigError, match="exactly one of input_ids and inputs_embeds, got neither"):
         learned()
+    with pytest.raises(ConfigError, match="exactly one of input_ids and inputs_embeds, got both"):
+        learned(torch.zeros(1, 8, dtype=torch.long), inputs_embeds=torch.zeros(1, 8, 32))
     with pytest.raises(ConfigError, match="no decode state"):
         tn.TransNormerModel(small(causal=False))(torch.zeros(1, 8, dtype=torch.long), use_cache=True)
+
+
+def of_a_pair(side: str) -> Callable[..., object]:
+    """The pair head as a function of one side's ids and mask."""
+    model = tn.TransNormerForPairClassification(small("t2-lra-retrieval"))
+    other = {f"{prefix}input_ids": torch.zeros(2, 6, dtype=torch.long) for prefix in ("", "pair_")}
+    return lambda ids, **mask: model(**{**other, f"{side}input_ids": ids}, **mask)
+
+
+@pytest.mark.parametrize(
+    ("build", "side"),
+    [
+        (lambda: tn.TransNormerForCausalLM(small()), ""),
+        (lambda: tn.TransNormerForMaskedLM(small(causal=False)), ""),
+        (lambda: tn.TransNormerForSequenceClassification(small("t2-lra-text")), ""),
+        (lambda: of_a_pair(""), ""),
+        (lambda: of_a_pair("pair_"), "pair_"),
+    ],
+    ids=["causal", "masked", "classifier", "pair", "other of the pair"],
+)
+def test_wrong_ids_and_masks_say_what_to_type(build, side):
+    call, ids, mask = build(), torch.randint(0, 256, (2, 8)), torch.ones(2, 8, dtype=torch.long)
+    name, mask_name = f"{side}input_ids", f"{side}attention_mask"
+    for wrong in (ids[0], ids[None], ids[:, :0]):
+        message = rf"^{name} must be \[batch, tokens\], at least one token, got {re.escape(str(list(wrong.shape)))}"
+        with pytest.raises(ConfigError, match=message) as caught:
+            call(wrong)
+        assert f"{name}[None]" in caught.value.hint
+    for dtype in (torch.float32, torch.bool, torch.uint8):
+        with pytest.raises(ConfigError, match=f"^{name} must be torch.int64 or torch.int32, got {dtype}") as caught:
+            call(ids.to(dtype))
+        assert f"{name}.long()" in caught.value.hint
+    call(ids.int(), **{mask_name: mask.bool()})
+    # As float an additive mask, 0 for a real token, would be read upside down.
+    with pytest.raises(ConfigError, match=f"^{mask_name} must be bool or integers, 1 = real token, got torch.float32"):
+        call(ids, **{mask_name: mask.float()})
+    with pytest.raises(ConfigError, match=f"^{mask_name} must be"):
+        call(ids, **{mask_name: mask[:, :7]})
+
+
+@pytest.mark.parametrize("unknown", [-1, 259, 10**6])
+def test_an_id_outside_the_vocabulary_is_named(unknown):
+    model = tn.TransNormerForCausalLM(small())
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    ids[1, 3] = unknown
+    with pytest.raises(ConfigError, match=f"input_ids has {unknown}, but the vocabulary is 0 to 258") as caught:
+        model(ids)
+    assert "resize_token_embeddings" in caught.value.hint
+
+
+def test_what_the_hint_about_unknown_ids_says_helps():
+    model = tn.TransNormerForCausalLM(small())
+    model.resize_token_embeddings(300)
+    model(torch.tensor([[259, 299]]))
+    with pytest.raises(ConfigError, match="input_ids has 300, but the vocabulary is 0 to 299"):
+        model(torch.tensor([[0, 300]]))
+
+
+def test_embeddings_of_the_wrong_shape_are_refused():
+    model = tn.TransNormerModel(small())
+    for wrong in (torch.zeros(2, 8, 31), torch.zeros(8, 32), torch.zeros(2, 0, 32)):
+        with pytest.raises(ConfigError, match=r"inputs_embeds must be \[batch, tokens, 32\], at least one token, got"):
+            model(inputs_embeds=wrong)
+
+
+def test_amounts_may_have_any_dtype():
+    """A table is looked up by whole numbers; a linear map takes what a picture is made of."""
+    model = tn.TransNormerForSequenceClassification(small("t2-lra-image", embedding="number")).eval()
+    pixels = torch.randint(0, 256, (2, 8))
+    for dtype in (torch.uint8, torch.float32):
+        assert torch.equal(model(pixels.to(dtype)).logits, model(pixels).logits)
 
 
 @pytest.mark.parametrize("method", ["t2", "vanilla", "performer"])

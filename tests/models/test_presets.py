@@ -110,6 +110,55 @@ def test_an_option_of_the_wrong_type_is_an_error_at_once(options, message):
         tn.preset("t2-tiny", mixer_options=options)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        *[
+            ({field: wrong}, rf"{field} must be at least 1, got {wrong}")
+            for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+            for wrong in (0, -1)
+        ],
+        ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1, got 0"),
+        ({"classifier_hidden_size": 0}, "classifier_hidden_size must be at least 1, got 0"),
+        ({"num_labels": 0}, "num_labels must be at least 1, got 0"),
+        ({"initializer_range": -0.02}, "initializer_range must not be negative, got -0.02"),
+        *[
+            ({field: wrong}, rf"{field} must lie in \[0, 1\), got {wrong}")
+            for field in ("dropout", "attention_dropout")
+            for wrong in (2.0, 1.0, -0.1, float("nan"))
+        ],
+        ({"mixer_options": {"diag": {"dropout": 2.0}}}, r"option 'dropout' must lie in \[0, 1\), got 2.0"),
+        ({"mixer_options": {"diag": {"block_size": 0}}}, "block_size must be at least 2, got 0"),
+        ({"mixer_options": {"diag": {"kind": "sofmax"}}}, "unknown kind 'sofmax'"),
+        ({"mixers": ["linformer"] * 4}, "linformer has no causal form"),
+        ({"hidden_size": 36}, "position 'lrpe' needs an even head size, got 9"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers must be int, got '4'"),
+        ({"hidden_size": 64.0}, "hidden_size must be int, got 64.0"),
+        ({"dropout": "none"}, "dropout must be float, got 'none'"),
+        ({"mixers": "norm"}, r"mixers must be list\[str\] \| None, got 'norm'"),
+    ],
+    ids=str,
+)
+def test_a_field_that_no_model_can_have_is_refused_when_the_config_is_made(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        tn.preset("t2-tiny", **fields)
+
+
+def test_without_a_preset_too():
+    with pytest.raises(ConfigError, match="dropout must lie in"):
+        tn.TransNormerConfig(dropout=2.0)
+    with pytest.raises(ConfigError, match="hidden_size must be int, got '64'"):
+        tn.TransNormerConfig(hidden_size="64")
+
+
+def test_making_a_config_draws_no_random_numbers():
+    """Trying the mixers out must not change what the seed of a run gives."""
+    before = torch.random.get_rng_state()
+    for name in tn.list_presets():
+        tn.preset(name)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_options_of_every_type_are_taken():
     fine = {"diag": {"block_size": 32, "dropout": 0}, "reformer": {"num_buckets": [2, 4]}, "flash": {}}
     fine["parallel"] = {"first": "diag", "first_options": {"block_size": 16}, "second_options": None}

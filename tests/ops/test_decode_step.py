@@ -174,3 +174,21 @@ def test_what_lies_behind_the_newest_token_is_not_read(kind):
     out = diag_decode_step(*inputs, keys, values, positions=positions, kind=kind, backend="triton")
     assert out.isfinite().all()
     assert all(slots[:, 1:].isnan().all() for slots in (keys, values))
+
+
+@with_kernels
+def test_kernels_refuse_tangents():
+    q, k, v = token((1, 2, 16), 0, HALF, DEVICE)
+    positions = torch.zeros(1, dtype=torch.long, device=DEVICE)
+    slots = torch.zeros(1, 16, 2, 16, dtype=HALF, device=DEVICE)
+    memory = torch.zeros(1, 2, 16, 16, device=DEVICE)
+
+    def norm(v):
+        return norm_decode_step(q, k, v, memory, positions=positions, backend="triton")
+
+    def diag(v):
+        return diag_decode_step(q, k, v, slots, slots.clone(), positions=positions, backend="triton")
+
+    for step in (norm, diag):
+        with pytest.raises(ConfigError, match="no forward-mode derivative"):
+            torch.func.jvp(step, (v,), (torch.ones_like(v),))

@@ -345,6 +345,19 @@ def check_compiled(device: str, backend: str) -> None:
     torch.compiler.reset()
 
 
+@on_the_cpu
+@pytest.mark.parametrize("each_its_own", [True, False])
+def test_a_compiler_may_know_the_positions_better_than_the_length(each_its_own):
+    x = inputs(2, 9, 2, 8)
+    if not each_its_own:
+        x["positions"] = torch.arange(9)
+    expected = rotate(**x)
+    for name in ("q", "k"):
+        torch._dynamo.maybe_mark_dynamic(x[name], 1)
+    torch.testing.assert_close(torch.compile(rotate, fullgraph=True, backend="eager")(**x), expected)
+    torch.compiler.reset()
+
+
 @with_kernels
 def test_what_the_kernel_cannot_serve_is_an_error_with_the_reason():
     x = inputs(1, 8, 1, 16)

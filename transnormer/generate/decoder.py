@@ -18,6 +18,7 @@ from transnormer.mixers.registry import list_mixers, mixer_class
 from transnormer.models.cache import DecodeCache, read_state
 from transnormer.models.heads import TransNormerForCausalLM
 from transnormer.models.layers import Layer
+from transnormer.ops.shapes import check_mask_dtype
 
 Forward = Callable[[TransNormerForCausalLM, Tensor, Sequence[FixedState]], Tensor]
 
@@ -172,6 +173,7 @@ class Decoder:
                 f"attention_mask must have the prompt's shape {list(prompt_ids.shape)}, "
                 f"got {list(attention_mask.shape)}"
             )
+        check_mask_dtype("attention_mask", attention_mask)
         mask = attention_mask.bool()
         if not mask[:, -1].all():
             raise ConfigError("a prompt ends with padding", "pad on the left: tokenizer(..., padding_side='left')")

@@ -18,6 +18,7 @@ from transnormer.errors import ConfigError
 from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.linear import XavierLinear, should_join
 from transnormer.mixers.packing import Packing
+from transnormer.ops.shapes import check_mask
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
 # `memory` (a recurrent state), or `keys` and `values` [B, L, H, D], right-aligned: the newest real token is last, or
@@ -47,6 +48,9 @@ class Mixer(nn.Module):
 
     def __init__(self, hidden_size: int, num_heads: int, causal: bool, max_length: int) -> None:
         super().__init__()
+        for argument, value in (("hidden_size", hidden_size), ("num_heads", num_heads), ("max_length", max_length)):
+            if value < 1:
+                raise ConfigError(f"{self.name}: {argument} must be at least 1, got {value}")
         if hidden_size % num_heads:
             raise ConfigError(
                 f"{self.name}: hidden_size {hidden_size} is not a multiple of num_heads {num_heads}",
@@ -70,6 +74,13 @@ class Mixer(nn.Module):
         `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         """
+        if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != self.hidden_size:
+            raise ConfigError(
+                f"{self.name}: x must be [B, T, {self.hidden_size}] with T ≥ 1, got {list(x.shape)}",
+                "the width is the mixer's hidden_size; one sequence is a batch of one: x[None]",
+            )
+        if mask is not None:
+            check_mask(self.name, mask, x)
         if isinstance(state, FixedState):
             return self.step(x, state), state
         if state is not None and not (self.causal and self.traits.cache):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
 def with_ones(v: Tensor) -> Tensor:
     """[B, T, H, D] -> [B, T, H, D + 1]."""
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+    return F.pad(v, (0, 1), value=1.0)

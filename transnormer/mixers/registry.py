@@ -64,14 +64,25 @@ def check_options(name: str, options: dict[str, Any]) -> None:
     for option, value in options.items():
         if option not in known:
             raise ConfigError(f"mixer '{name}' has no option '{option}'", did_you_mean(option, known))
-        if not _fits(value, hints[option]):
-            expected = getattr(hints[option], "__name__", str(hints[option]))
-            expected = expected.replace("collections.abc.", "").replace("typing.", "")
-            raise ConfigError(f"mixer '{name}': option '{option}' must be {expected}, got {value!r}")
+        check_type(f"mixer '{name}': option '{option}'", value, hints[option])
+        if option == "dropout":
+            check_probability(f"mixer '{name}': option 'dropout'", value)
+
+
+def check_type(name: str, value: Any, wanted: Any) -> None:
+    """Raise for a value that, as a recipe or a saved config holds it, cannot be passed where `wanted` is annotated."""
+    if not _fits(value, wanted):
+        expected = getattr(wanted, "__name__", str(wanted)).replace("collections.abc.", "").replace("typing.", "")
+        raise ConfigError(f"{name} must be {expected}, got {value!r}")
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise for a dropout that is not a share of the numbers, or that is all of them."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} must lie in [0, 1), got {value}")
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value as a recipe or a saved config holds it can be passed where `wanted` is annotated."""
     origin, arguments = get_origin(wanted), get_args(wanted)
     if arguments and origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in arguments)

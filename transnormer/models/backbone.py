@@ -22,6 +22,7 @@ from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
 from transnormer.models.layers import Layer, ScaleNorm, build_norm, normed
+from transnormer.ops.shapes import check_mask_dtype
 
 
 class TransNormerPreTrainedModel(PreTrainedModel):
@@ -93,9 +94,14 @@ class TransNormerModel(TransNormerPreTrainedModel):
         `right_padded` promises that each row has its padding at the end, which saves sorting it there.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ConfigError("pass exactly one of input_ids and inputs_embeds")
+            given = "neither" if input_ids is None else "both"
+            raise ConfigError(f"pass exactly one of input_ids and inputs_embeds, got {given}")
         tokens = input_ids if input_ids is not None else inputs_embeds
         assert tokens is not None
+        if inputs_embeds is None:
+            check_ids("input_ids", tokens, self.config)
+        else:
+            _check_embedded(tokens, self.config)
         if use_cache and past_key_values is None:
             past_key_values = DecodeCache(self.config)
         if past_key_values is not None and not self.config.causal:
@@ -110,7 +116,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
             tokens, mask = packing.pack(tokens), packing.mask
             position_ids = None if position_ids is None else packing.pack(position_ids)
 
-        embedded = self.embed_tokens(tokens) if inputs_embeds is None else tokens
+        embedded = self._look_up(tokens) if inputs_embeds is None else tokens
         if position_ids is None:
             position_ids = token_positions(embedded, None if past_key_values is None else length)
         x = self._embed(embedded, position_ids, past)
@@ -151,6 +157,22 @@ class TransNormerModel(TransNormerPreTrainedModel):
             return self._gradient_checkpointing_func(layer, x, mask)[0]
         return layer(x, mask)[0]
 
+    def _look_up(self, ids: Tensor) -> Tensor:
+        """The embedding of input_ids; an id that it does not have is named where the device says that there is one.
+
+        That is the CPU. A GPU stops at an assertion, and a look at the ids beforehand would wait for it at each call.
+        """
+        try:
+            return self.embed_tokens(ids)
+        except IndexError:
+            unknown = ids[(ids < 0) | (ids >= self.config.vocab_size)]
+            if not len(unknown):
+                raise
+            raise ConfigError(
+                f"input_ids has {unknown[0].item()}, but the vocabulary is 0 to {self.config.vocab_size - 1}",
+                "take the model's own tokenizer; for added tokens: model.resize_token_embeddings(len(tokenizer))",
+            ) from None
+
     def _embed(self, x: Tensor, positions: Tensor, past: int) -> Tensor:
         """Add what the embedding knows about positions [T] or [B, T] to x [B, T, hidden_size]."""
         config = self.config
@@ -177,14 +199,37 @@ class TransNormerModel(TransNormerPreTrainedModel):
         self.embed_tokens = value
 
 
+def check_ids(name: str, ids: Tensor, config: TransNormerConfig) -> None:
+    """Ids are [batch, tokens]; those of a table have a dtype that PyTorch looks up by."""
+    if ids.dim() != 2 or ids.shape[1] < 1:
+        raise ConfigError(
+            f"{name} must be [batch, tokens], at least one token, got {list(ids.shape)}",
+            f"one text is a batch of one: {name}[None]",
+        )
+    if config.embedding == "table" and ids.dtype not in (torch.int64, torch.int32):
+        raise ConfigError(f"{name} must be torch.int64 or torch.int32, got {ids.dtype}", f"use {name}.long()")
+
+
+def _check_embedded(x: Tensor, config: TransNormerConfig) -> None:
+    if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != config.hidden_size:
+        raise ConfigError(
+            f"inputs_embeds must be [batch, tokens, {config.hidden_size}], at least one token, got {list(x.shape)}"
+        )
+
+
+def check_attention_mask(name: str, mask: Tensor, tokens: Tensor, past: int = 0) -> None:
+    """The mask of tokens [B, T, ...] behind `past` others is [B, past + T], 1 = real token."""
+    batch, new = tokens.shape[:2]
+    if mask.shape != (batch, past + new):
+        raise ConfigError(
+            f"{name} must be [batch, past + new tokens] = [{batch}, {past + new}], got {list(mask.shape)}"
+        )
+    check_mask_dtype(name, mask)
+
+
 def _split_mask(attention_mask: Tensor | None, tokens: Tensor, past: int) -> tuple[Tensor | None, Tensor]:
     """The mask of the new tokens [B, T] and the number of real tokens before them [B]."""
-    batch, new = tokens.shape[:2]
     if attention_mask is None:
-        return None, torch.full((batch,), past, dtype=torch.long, device=tokens.device)
-    if attention_mask.shape != (batch, past + new):
-        raise ConfigError(
-            f"attention_mask must be [batch, past + new tokens] = [{batch}, {past + new}], "
-            f"got {list(attention_mask.shape)}"
-        )
+        return None, torch.full(tokens.shape[:1], past, dtype=torch.long, device=tokens.device)
+    check_attention_mask("attention_mask", attention_mask, tokens, past)
     return attention_mask[:, past:].bool(), attention_mask[:, :past].long().sum(dim=1)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.positions import ROTATIONS
-from transnormer.mixers.registry import check_options, mixer_class, mixer_options
+from transnormer.mixers.registry import (
+    build_mixer,
+    check_options,
+    check_probability,
+    check_type,
+    mixer_class,
+    mixer_options,
+)
 
 _CHOICES = {
     "feed_forward": ("glu", "ffn"),
@@ -23,6 +33,16 @@ _CHOICES = {
     "pooling": ("mean", "padded_mean", "first", "last"),
     "classifier_act": ("relu", "tanh"),
 }
+_COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "classifier_hidden_size",
+    "num_labels",
+)
 
 
 @strict
@@ -77,6 +97,7 @@ class TransNormerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_types(vars(self))
         if self.mixers is None:
             self.mixers = diag_then_norm(self.num_hidden_layers)
         if self.mixer_options is None:
@@ -95,9 +116,13 @@ class TransNormerConfig(PreTrainedConfig):
         for field, choices in _CHOICES.items():
             if (value := getattr(self, field)) not in choices:
                 raise ConfigError(f"{field}: unknown value '{value}'", did_you_mean(str(value), choices))
-        for field in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        for field in _COUNTS:
             if getattr(self, field) < 1:
                 raise ConfigError(f"{field} must be at least 1, got {getattr(self, field)}")
+        for field in ("dropout", "attention_dropout"):
+            check_probability(field, getattr(self, field))
+        if not self.initializer_range >= 0:
+            raise ConfigError(f"initializer_range must not be negative, got {self.initializer_range}")
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
@@ -113,6 +138,18 @@ class TransNormerConfig(PreTrainedConfig):
             mixer_class(name)
         for name, options in self.mixer_options.items():
             check_options(name, options)
+        # Only a mixer knows what its options may be, so each is built as the layers will build it; without memory, and
+        # with the random numbers that some of them draw left as they were.
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            for name in dict.fromkeys(self.mixers):
+                build_mixer(
+                    name,
+                    hidden_size=self.hidden_size,
+                    num_heads=self.num_attention_heads,
+                    causal=self.causal,
+                    max_length=self.max_position_embeddings,
+                    **self.options_of(name),
+                )
 
     @property
     def layer_types(self) -> list[str]:
@@ -146,6 +183,14 @@ class TransNormerConfig(PreTrainedConfig):
             **{key: value for key, value in model_wide.items() if key in defaults},
             **self.mixer_options.get(mixer, {}),
         }
+
+
+def check_types(fields: Mapping[str, Any]) -> None:
+    """Raise for a field of a model whose value is not of its type."""
+    wanted = inspect.get_annotations(TransNormerConfig, eval_str=True)
+    for name, value in fields.items():
+        if name in wanted:
+            check_type(name, value, wanted[name])
 
 
 def diag_then_norm(num_layers: int) -> list[str]:

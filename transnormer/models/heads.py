@@ -19,7 +19,12 @@ from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.linear import are_plain
-from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel
+from transnormer.models.backbone import (
+    TransNormerModel,
+    TransNormerPreTrainedModel,
+    check_attention_mask,
+    check_ids,
+)
 from transnormer.models.cache import DecodeCache
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import linear_cross_entropy
@@ -282,6 +287,10 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         Both sides are one batch of 2B sequences to the model: half as many kernels, each twice as large, and one set of
         statistics for a BatchNorm.
         """
+        for prefix, ids, mask in (("", input_ids, attention_mask), ("pair_", pair_input_ids, pair_attention_mask)):
+            check_ids(f"{prefix}input_ids", ids, self.config)
+            if mask is not None:
+                check_attention_mask(f"{prefix}attention_mask", mask, ids)
         if input_ids.shape[0] != pair_input_ids.shape[0]:
             raise ConfigError(
                 f"{input_ids.shape[0]} sequences, but {pair_input_ids.shape[0]} to pair them with",

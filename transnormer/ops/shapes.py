@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from transnormer.errors import ConfigError
+from transnormer.ops.backend import ENVIRONMENT_VARIABLE
+
+_WITHOUT_KERNELS = f"use backend='torch', or set {ENVIRONMENT_VARIABLE}=torch"
 
 
 def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
@@ -24,8 +28,24 @@ def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         raise ConfigError(f"{op}: the sequence is empty (T = 0)")
     if not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"{op}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
-    if mask is not None and mask.shape != q.shape[:2]:
-        raise ConfigError(f"{op}: mask must be [B, T] = {list(q.shape[:2])}, got {list(mask.shape)}")
+    if mask is not None:
+        check_mask(op, mask, q)
+
+
+def check_mask(op: str, mask: Tensor, x: Tensor) -> None:
+    """The mask of x [B, T, ...] is [B, T] with 1 = real token."""
+    if mask.shape != x.shape[:2]:
+        raise ConfigError(f"{op}: mask must be [B, T] = {list(x.shape[:2])}, got {list(mask.shape)}")
+    check_mask_dtype(f"{op}: mask", mask)
+
+
+def check_mask_dtype(name: str, mask: Tensor) -> None:
+    """Floats are refused, not compared with 0: in the additive masks of other libraries a real token is the 0."""
+    if mask.is_floating_point():
+        raise ConfigError(
+            f"{name} must be bool or integers, 1 = real token, got {mask.dtype}",
+            "mask.bool() if 1 means real in yours, mask == 0 if it is an additive one of 0 and -inf",
+        )
 
 
 def check_block_size(op: str, block_size: int) -> None:
@@ -44,6 +64,12 @@ def check_one_dtype(op: str, **tensors: Tensor) -> None:
             f"{op}: {', '.join(first)} and {last} must have one dtype, got {', '.join(map(str, dtypes))}",
             "convert them, or call it under torch.autocast",
         )
+
+
+def check_no_tangents(op: str, *tensors: Tensor | None, hint: str = _WITHOUT_KERNELS) -> None:
+    """PyTorch drops the tangents of forward-mode differentiation at a custom op: its derivative would be zero."""
+    if any(tensor is not None and unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise ConfigError(f"{op}: this implementation has no forward-mode derivative (jvp, jacfwd)", hint)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -17,6 +17,7 @@ from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.step import attention_step_in_place
 from transnormer.ops.rotate import check_rotation, rotate
+from transnormer.ops.shapes import check_no_tangents
 
 _KERNEL = load_kernel("decode_step")
 
@@ -43,6 +44,7 @@ def norm_decode_step(
         raise ConfigError("norm_decode_step: memory must be contiguous", "call contiguous() before the first step")
     if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=None).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("norm_decode_step", q, k, v, memory, rates)
         return _KERNEL.norm_decode_step(q, k, v, memory, positions, rates, reflection, feature_map)
     if rates is None:
         q, k = phi(q), phi(k)
@@ -81,6 +83,7 @@ def diag_decode_step(
             raise ConfigError(f"diag_decode_step: the numbers of one key or value must be neighbours in {name}")
     if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=keys.shape[1]).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("diag_decode_step", q, k, v, keys, values, rates)
         return _KERNEL.diag_decode_step(q, k, v, keys, values, positions, rates, reflection, kind)
     place = (positions % keys.shape[1])[:, None]
     if rates is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.shapes import accumulation_dtype, check_block_size, check_qkv, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_block_size, check_no_tangents, check_qkv, zero_padding
 
 KINDS = ("softmax", "rela")
 
@@ -74,6 +74,7 @@ def diag_attention(
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("diag_attention", q, k, v)
         out, squares = _KERNEL.diag_attention(
             q,
             k,

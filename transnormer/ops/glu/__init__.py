@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.shapes import check_one_dtype
+from transnormer.ops.shapes import check_no_tangents, check_one_dtype
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
 
@@ -37,6 +37,7 @@ def glu(
     # them, at twice the time, and reads them once more for the gradient of the bias.
     if choose("glu", _KERNEL, backend, x.device, x=x, weight_in=weight_in).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("glu", x, weight_in, bias_in, weight_out)
         return _KERNEL.glu(x, weight_in, bias_in, weight_out, activation)
     gate, up = F.linear(x, weight_in, bias_in).chunk(2, dim=-1)
     return F.linear(ACTIVATIONS[activation](gate) * up, weight_out)

@@ -14,7 +14,7 @@ from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import check_block_size, check_qkv
+from transnormer.ops.shapes import check_block_size, check_no_tangents, check_qkv
 
 KINDS = ("norm", "softmax", "rela")
 
@@ -52,6 +52,7 @@ def joined_attention(
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
     if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("joined_attention", qkv, rates)
         out: Tensor = _KERNEL.joined_attention(
             qkv,
             positions,

@@ -8,6 +8,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.linear_cross_entropy.chunked import make_op, score_rows
+from transnormer.ops.shapes import check_no_tangents
 
 REDUCTIONS = ("sum", "mean")
 
@@ -34,6 +35,8 @@ def linear_cross_entropy(
     summed over chunks in float32. float64 stays float64. Differentiable once.
     """
     _check(x, weight, bias, targets, reduction, chunk_size)
+    by_logits = "use F.cross_entropy on the logits, which a model makes where it is given labels instead of targets"
+    check_no_tangents("linear_cross_entropy", x, weight, bias, hint=by_logits)
     dtype = _product_dtype(x, weight)
     choice = choose("linear_cross_entropy", _KERNEL, backend, x.device, x=x, weight=weight)
     op = _TORCH

@@ -8,7 +8,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.shapes import check_one_dtype
+from transnormer.ops.shapes import check_no_tangents, check_one_dtype
 
 _KERNEL = load_kernel("mlp")
 
@@ -31,6 +31,7 @@ def mlp(
     _check(x, weight_in, bias_in, weight_out, bias_out, activation)
     if choose("mlp", _KERNEL, backend, x.device, x=x, weight_out=weight_out).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("mlp", x, weight_in, bias_in, weight_out, bias_out)
         return _KERNEL.mlp(x, weight_in, bias_in, weight_out, bias_out, activation)
     return F.linear(ACTIVATIONS[activation](F.linear(x, weight_in, bias_in)), weight_out, bias_out)
 

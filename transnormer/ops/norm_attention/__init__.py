@@ -13,7 +13,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
-from transnormer.ops.shapes import accumulation_dtype, check_qkv, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_no_tangents, check_qkv, zero_padding
 
 _KERNEL = load_kernel("norm_attention")
 
@@ -48,6 +48,7 @@ def norm_attention(
     choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
     if choice.backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("norm_attention", q, k, v, state)
         out, new_state, squares = _KERNEL.norm_attention(
             q,
             k,

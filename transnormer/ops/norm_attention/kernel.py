@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.ops.launch import (
@@ -34,6 +35,9 @@ from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
+# Values of a width that this divides are read 16 bytes at a time. Those with a column more, for a denominator, begin at
+# any address and would be read number by number: 33 columns of bfloat16 take 138 loads in the backward, 48 take 26.
+_ALIGNED = 8
 
 
 def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **_: Any) -> str | None:
@@ -202,6 +206,21 @@ def norm_attention(
     Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over parts of the features, and the columns of v
     know nothing of each other.
     """
+    width = v.shape[3]
+    if width % _ALIGNED:
+        spare = (0, -width % (2 * _ALIGNED))
+        state = None if state is None else F.pad(state, spare)
+        out, memory, squares = norm_attention(
+            q,
+            k,
+            F.pad(v, spare),
+            causal=causal,
+            feature_map=feature_map,
+            mask=mask,
+            state=state,
+            square_sums=square_sums,
+        )
+        return out[..., :width], memory[..., :width], squares
     q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
     mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.shapes import accumulation_dtype, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_mask, check_no_tangents, zero_padding
 
 _KERNEL = load_kernel("random_features")
 # Over what the greatest exponent is taken: a token of a head, a text of a head, everything; "none" subtracts nothing.
@@ -39,6 +39,7 @@ def random_features(
     _check(x, weight, scope, offset, mask)
     if choose("random_features", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("random_features", x)
         return _KERNEL.random_features(x, weight, scale, epsilon, scope, offset, mask)
     dtype = accumulation_dtype(x.dtype)
     x = zero_padding(x, mask)
@@ -70,7 +71,7 @@ def _check(x: Tensor, weight: Tensor, scope: str, offset: Tensor | None, mask: T
         raise ConfigError(f"random_features: weight must be [M, {x.shape[3]}], got {list(weight.shape)}")
     if offset is not None and offset.shape != weight.shape[:1]:
         raise ConfigError(f"random_features: offset must be [{weight.shape[0]}], got {list(offset.shape)}")
-    if mask is not None and mask.shape != x.shape[:2]:
-        raise ConfigError(f"random_features: mask must be [B, T] = {list(x.shape[:2])}, got {list(mask.shape)}")
+    if mask is not None:
+        check_mask("random_features", mask, x)
     if scope not in SCOPES:
         raise ConfigError(f"random_features: unknown scope '{scope}'", did_you_mean(scope, SCOPES))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import ENVIRONMENT_VARIABLE, choose, load_kernel
 from transnormer.ops.rms_norm.remembered import normed
-from transnormer.ops.shapes import accumulation_dtype
+from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
 
 _KERNEL = load_kernel("rms_norm")
 
@@ -37,6 +37,7 @@ def rms_norm(
         backend = "torch"
     if choose("rms_norm", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("rms_norm", x, weight)
         return _KERNEL.rms_norm(x, weight, eps, dtype)
     if compiling and weight is None:
         return normed(x, eps, dtype)

@@ -8,7 +8,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.rotate.pairs import reflect, turn
-from transnormer.ops.shapes import accumulation_dtype
+from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
 
 _KERNEL = load_kernel("rotate")
 
@@ -34,6 +34,7 @@ def rotate(
     # a compiler would take the cosines once per number instead of once per position, and several passes backward.
     if choose("rotate", _KERNEL, backend, q.device, q=q, k=k).backend == "triton":
         assert _KERNEL is not None
+        check_no_tangents("rotate", q, k, rates)
         turned: tuple[Tensor, Tensor] = _KERNEL.rotate(
             q, k, positions, rates, feature_map=feature_map, reflection=reflection
         )
@@ -62,7 +63,8 @@ def check_rotation(op: str, q: Tensor, k: Tensor, positions: Tensor, rates: Tens
     size = q.shape[-1]
     if size % 2:
         raise ConfigError(f"{op}: features are turned in pairs, and head size {size} is odd")
-    if positions.shape not in (q.shape[:2], q.shape[1:2]):
+    # Not `in`: PyTorch 2.13's compiler takes it for False where one of two equal sizes is dynamic.
+    if positions.shape != q.shape[:2] and positions.shape != q.shape[1:2]:
         raise ConfigError(
             f"{op}: positions must be [T] = [{q.shape[1]}] or [B, T] = {list(q.shape[:2])}, got {list(positions.shape)}"
         )
