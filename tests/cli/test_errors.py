@@ -32,6 +32,7 @@ from transnormer.errors import (
         (["train", "demo", "--out", "x", "model.mixers=[diag,nrm,norm,norm]"], "unknown mixer 'nrm'", "'norm'"),
         (["train", "demo", "--out", "x", "model.num_attention_heads=3"], "not a multiple", "divides"),
         (["train", "demo", "--out", "x", "data.store=nowhere"], "nowhere", "data prepare"),
+        (["train", "demo", "--out", "x", "data.store=s", "data.source=x"], "data.source has no effect", "out, or set"),
         (["train", "lm/wikitext103", "--out", "x"], "the corpus 'wikitext103' needs", "data.source="),
         (["resume", "nowhere"], "nowhere is not a run folder", "transnormer train"),
         (["eval", "nowhere"], "nowhere is not a run folder", "transnormer train"),

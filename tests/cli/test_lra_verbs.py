@@ -41,6 +41,11 @@ def test_from_nothing_to_a_tested_model(cli: Callable, tmp_path: Path) -> None:
     assert f"accuracy {accuracy:.5g}" in done.out
     done = cli("eval", tmp_path / "run", "--split", "test", "--checkpoint", "best")
     assert f"{accuracy:.6g}" in done.out
+    done = cli("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "page.html").read_text()
+    assert "<th>test accuracy</th>" in page
+    assert f"<td>{accuracy:.4g}</td></tr>" in page
     done = cli("generate", tmp_path / "run", "--prompt", "x")
     assert done.code == 2
     assert "does not write text" in done.err

@@ -81,6 +81,27 @@ def test_one_cell_from_fresh_interpreters(setup: str | None, folder: str, tmp_pa
         (["data.store=text"], "was prepared for lra/text, the task is lra/listops", ""),
         (["data.store=absent"], "absent is not a store of examples", ""),
         (["--tasks", "text", "--data", "nested"], "nested/text is not a store of examples", ""),
+        (
+            ["--tasks", "text", "--data", ".", "data.sequence_length=9"],
+            "data.sequence_length: has no meaning",
+            "leave it",
+        ),
+        (["--tasks", "text", "--data", ".", "model.embedding=number"], "tokens of lra/text are not amounts", "table"),
+        (["data.sequence_length=9"], "all 16 cells: data.sequence_length: has no meaning for lra/listops", "leave it"),
+        (["--methods", "t2", "train.speed=graph"], "train.speed=graph needs a CUDA device", "train.speed=auto"),
+        (["--methods", "vanilla", "model.num_attention_heads=3"], "listops-vanilla-42: ", "divides"),
+        (
+            ["model.mixer_options={diag: {block_size: 0}}"],
+            "listops-t2-42, listops-t1-42: diag: block_size must be at least 2",
+            "",
+        ),
+        (
+            ["--methods", "t2,t1", "--tasks", "image,text,retrieval", "--data", ".", "model.num_attention_heads=64"],
+            "image-t2-42, image-t1-42: lra/image cannot be generated, and . has no 'image'; "
+            "retrieval-t2-42, retrieval-t1-42: lra/retrieval cannot be generated, and . has no 'retrieval'; "
+            "text-t2-42, text-t1-42: position 'rope' needs an even head size",
+            "--out retrieval`, then --data .; use position: none",
+        ),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(

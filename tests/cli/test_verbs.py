@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
@@ -20,11 +21,72 @@ from transnormer.tasks.registry import list_tasks
 
 
 def test_dry_run_prints_a_config_that_can_be_used(cli: Callable, tmp_path: Path) -> None:
-    done = cli("train", "lm/wikitext103", "--dry-run", "seed=7", "model.mixer_options={diag: {block_size: 32}}")
-    assert done.code == 0
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{split}.tokens").write_text("some words of an article\n")
+    overrides = [f"data.source={tmp_path}", "seed=7", "model.mixer_options={diag: {block_size: 32}}"]
+    done = cli("train", "lm/wikitext103", "--dry-run", *overrides)
+    assert done.code == 0, done.err
     (tmp_path / "mine.yaml").write_text(done.out)
-    expected = load_config("lm/wikitext103", ["seed=7", "model.mixer_options={diag: {block_size: 32}}"])
-    assert load_config(tmp_path / "mine.yaml") == expected
+    assert load_config(tmp_path / "mine.yaml") == load_config("lm/wikitext103", overrides)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "data.store=nowhere"],
+        ["demo", "data.store=listops"],
+        ["lra/text", "data.store=listops"],
+        ["lra/listops", "data.store=text"],
+        ["lm/wikitext103"],
+        ["lm/text", "data.source=none/*.txt"],
+        ["lra/text"],
+        ["lra/text", "data.source=nowhere"],
+        ["lra/listops", "data.sequence_length=7"],
+        ["demo", "data.limit_examples=5"],
+        ["demo", "protocol=skyformer"],
+        ["demo", "train.device=cuda"],
+        ["demo", "data.limit_bytes=100000", "train.speed=graph", "train.device=cpu"],
+        ["demo", "data.store=text", "train.speed=graph", "train.device=cpu"],
+        ["demo", "data.store=text", "data.sequence_length=1000000"],
+        ["demo", "--out", "used"],
+    ],
+    ids=" ".join,
+)
+def test_dry_run_finds_what_would_stop_the_run_and_creates_nothing(
+    cli: Callable,
+    store: Path,
+    lra_store: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    Path("text").symlink_to(store)
+    Path("listops").symlink_to(lra_store("lra/listops"))
+    Path("used").mkdir()
+    Path("used", "config.yaml").write_text("seed: 1\n")
+    before = sorted(tmp_path.rglob("*"))
+    out = [] if "--out" in arguments else ["--out", "run"]
+    rehearsal = cli("train", *arguments, *out, "--dry-run")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert rehearsal.code in (2, 5)
+    assert rehearsal.out == ""
+    assert rehearsal == cli("train", *arguments, *out)
+
+
+@pytest.mark.parametrize("data", [["demo", "data.limit_bytes=100000"], ["demo", "data.store=text"], ["lra/listops"]])
+def test_dry_run_of_a_sound_run_creates_nothing(
+    cli: Callable, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    Path("text").symlink_to(store)
+    done = cli("train", *data, "--out", "run", "--dry-run")
+    assert done.code == 0, done.err
+    assert done.out.startswith("task: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_names_are_checked_before_any_data_is_prepared(
@@ -36,8 +98,10 @@ def test_names_are_checked_before_any_data_is_prepared(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_printed_is_not_read_as_markup(cli: Callable) -> None:
-    assert "store: ':smile: [red]'" in cli("train", "demo", "--dry-run", "data.store=':smile: [red]'").out
+def test_what_is_printed_is_not_read_as_markup(cli: Callable, store: Path, tmp_path: Path) -> None:
+    strange = tmp_path / ":smile: [red]"
+    strange.symlink_to(store)
+    assert f"store: '{strange}'" in cli("train", "demo", "--dry-run", f"data.store={strange}").out
     assert "override data.store=:smile:" in cli("explain", "demo", "data.store=:smile:").out
 
 
@@ -46,6 +110,8 @@ def test_train_writes_a_run_and_says_how_it_went(cli: Callable, store: Path, tin
     assert done.code == 0
     assert "step 4/4" in done.out
     assert f"finished {tmp_path / 'run'}" in done.out
+    assert f"the model is in {tmp_path / 'run' / 'final'}" in done.out
+    assert f"transnormer eval {tmp_path / 'run'}" in done.out
     assert load_config(tmp_path / "run" / "config.yaml").seed == 3
     assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
 
@@ -82,7 +148,23 @@ def test_an_out_that_cannot_be_made_is_named(cli: Callable, finished_run: Path, 
 def test_resume_of_a_finished_run_says_so(cli: Callable, finished_run: Path) -> None:
     done = cli("resume", finished_run)
     assert done.code == 0
-    assert "is finished" in done.out
+    assert done.out.startswith(f"{finished_run} is finished after 4 steps, there is nothing to resume")
+    assert f"the model is in {finished_run / 'final'}" in done.out
+
+
+def test_resume_ends_with_the_words_of_train(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    done = cli("resume", run)
+    assert done.code == 0, done.err
+    assert "resumed after step 2" in done.out
+    finished, model = done.out.splitlines()[-2:]
+    assert finished.startswith(f"finished {run} in ")
+    assert "perplexity" in finished
+    assert model.startswith(f"the model is in {run / 'final'}")
 
 
 @pytest.mark.parametrize(("split", "checkpoint"), [("valid", "final"), ("test", "best"), ("valid", "last")])
@@ -153,6 +235,18 @@ def test_export_loads_with_the_auto_classes(cli: Callable, finished_run: Path, t
     assert torch.equal(model(ids).logits, original(ids).logits)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "model").decode([116, 104, 101]) == "the"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_umask_decides_who_may_read(cli: Callable, store: Path, tiny: list[str], tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert cli("train", "demo", f"data.store={store}", *tiny, "--out", tmp_path / "run").code == 0
+        assert cli("export", tmp_path / "run", "--out", tmp_path / "model").code == 0
+    finally:
+        os.umask(before)
+    weights = sorted(tmp_path.rglob("*.safetensors"))
+    assert {path.name for path in weights} == {"model.safetensors", "optimizer.safetensors"}
+    assert {oct(path.stat().st_mode & 0o777) for path in weights} == {"0o640"}
 
 
 def test_export_of_a_masked_model_and_into_a_used_folder(cli: Callable, masked_run: Path, tmp_path: Path) -> None:

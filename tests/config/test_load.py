@@ -58,13 +58,13 @@ def test_mappings_merge_key_by_key(tmp_path: Path) -> None:
         ("optim.lr=5e-4", 5e-4),
         ("optim.lr=1", 1.0),
         ("optim.betas=[0.9, 0.95]", (0.9, 0.95)),
-        ("data.store=2024-01-01", "2024-01-01"),
-        ("data.store=no", "no"),
-        ("data.store='7'", "7"),
-        ("data.store=a=b", "a=b"),
-        ("data.store=7", "7"),
-        ("data.source=*.txt", "*.txt"),
-        ("data.source=my [new] files/#1: {a}.txt", "my [new] files/#1: {a}.txt"),
+        ("data.tokenizer=2024-01-01", "2024-01-01"),
+        ("data.tokenizer=no", "no"),
+        ("data.tokenizer='7'", "7"),
+        ("data.tokenizer=a=b", "a=b"),
+        ("data.tokenizer=7", "7"),
+        ("data.tokenizer=*.txt", "*.txt"),
+        ("data.tokenizer=my [new] files/#1: {a}.txt", "my [new] files/#1: {a}.txt"),
         ("data.store=null", None),
         ("train.tensorboard=true", True),
         ("model.position=none", "none"),
@@ -72,6 +72,45 @@ def test_mappings_merge_key_by_key(tmp_path: Path) -> None:
 )
 def test_values_are_read_as_people_mean_them(empty: Path, override: str, read: object) -> None:
     assert value_of(load_config(empty, [override]), override.partition("=")[0]) == read
+
+
+@pytest.mark.parametrize("key", ["data.store", "data.source"])
+def test_a_path_is_meant_from_where_it_is_written(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert value_of(load_config(empty, [f"{key}=a/b*"]), key) == str(tmp_path / "a" / "b*")
+    assert value_of(load_config(empty, [f"{key}=/a/b"]), key) == "/a/b"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "idle"),
+    [
+        ("", ["data.store=s", "data.corpus=python"], "data.corpus has no effect"),
+        ("", ["data.limit_bytes=9", "data.store=s", "data.source=x"], "data.source, data.limit_bytes have no effect"),
+        ("", ["data.store=s", "data.tokenizer=bpe", "data.vocab_size=9"], "data.tokenizer, data.vocab_size have"),
+        ("", ["data.store=s", "data.limit_examples=9"], "data.limit_examples has"),
+        ("data: {store: s}", ["data.corpus=enwik8"], "data.corpus has"),
+        ("data: {store: s, corpus: text, tokenizer: bpe}", [], "data.corpus, data.tokenizer have"),
+    ],
+)
+def test_keys_that_a_store_leaves_without_effect_are_refused(
+    tmp_path: Path, recipe: str, overrides: list[str], idle: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, recipe), overrides)
+    assert idle in caught.value.message
+    assert "beside data.store" in caught.value.message
+    assert "data.store=null" in caught.value.hint
+
+
+def test_a_store_takes_the_place_of_a_recipes_corpus(tmp_path: Path) -> None:
+    config = load_config("lm/text", ["data.store=s", "data.sequence_length=64", "data.eval_windows=9"])
+    assert (config.data.corpus, config.data.tokenizer) == (RunConfig().data.corpus, None)
+    assert (config.data.sequence_length, config.data.eval_windows) == (64, 9)
+    assert load_config(write(tmp_path, dump_config(config))) == config
+    assert load_config("lm/text", ["data.store=s", "data.store=null"]) == load_config("lm/text")
+    assert load_config(write(tmp_path, "data: {store: s}"), ["data.store=null", "data.corpus=enwik8"]).data.corpus
 
 
 @pytest.mark.parametrize(
@@ -274,10 +313,10 @@ LOOKALIKES += ["*a", "# no", "a: b", "a\n b\n", "\r", "\x85", "a\u2028b", "\ufef
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.one_of(st.sampled_from(LOOKALIKES), st.text()))
 def test_text_survives_the_dump(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    config = RunConfig.model_validate({"data": {"store": text}, "model": {"mixer_options": {"diag": {text: text}}}})
+    config = RunConfig.model_validate({"data": {"tokenizer": text}, "model": {"mixer_options": {"diag": {text: text}}}})
     dumped = dump_config(config)
     assert load_config(write(tmp_path_factory.getbasetemp(), dumped)) == config
-    assert yaml.safe_load(dumped)["data"]["store"] == text
+    assert yaml.safe_load(dumped)["data"]["tokenizer"] == text
 
 
 def test_the_hash_tells_configs_apart() -> None:

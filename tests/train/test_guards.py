@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from transnormer.train.guards import EvaluationInterrupted, StopSignals, all_finite
+from transnormer.train.guards import EvaluationInterrupted, StopSignals, all_finite, signals_afterwards
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -30,6 +30,21 @@ def test_signal_interrupts_an_evaluation_but_no_step() -> None:
         assert signals.received == signal.SIGTERM
         with pytest.raises(EvaluationInterrupted), signals.interrupting_evaluation():
             pytest.fail("an evaluation began after the signal")
+
+
+def test_a_signal_takes_effect_after_the_block() -> None:
+    done = []
+
+    def load(*signals: signal.Signals) -> None:
+        with signals_afterwards():
+            for number in signals:
+                signal.raise_signal(number)
+            done.append(signals)
+
+    with pytest.raises(KeyboardInterrupt):
+        load(signal.SIGINT)
+    load()
+    assert done == [(signal.SIGINT,), ()]
 
 
 def test_second_signal_ends_the_process_at_once() -> None:

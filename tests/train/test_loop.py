@@ -41,7 +41,8 @@ def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path)
     assert result["metrics"] == journal_lines(undisturbed, "eval")[-1]["metrics"]
     names = {path.name for path in undisturbed.iterdir()}
     assert names == {
-        "best.json", "checkpoints", "config.yaml", "environment.json", "final", "journal.jsonl", "lock", "result.json",
+        "best.json", "checkpoints", "config.yaml", "data.json", "environment.json", "final", "journal.jsonl", "lock",
+        "result.json",
     }  # fmt: skip
     checkpoint.verify(undisturbed / "final")
 

@@ -44,6 +44,10 @@ def test_non_finite_loss_stops_before_the_update(position: int, store, undisturb
     with pytest.raises(NonFiniteError, match=f"step {position // 4 + 1}") as stopped:
         train(tiny_config(store), tmp_path / "run", show=False)
     assert stopped.value.exit_code == 4
+    saved = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert bool(saved) == (position == 28)
+    assert ("is finite" in stopped.value.hint) == bool(saved)
+    assert ("no checkpoint" in stopped.value.hint) != bool(saved)
     [event] = journal_lines(tmp_path / "run", "nonfinite")
     assert event["step"] == position // 4 + 1
     assert event["action"] == "stop"

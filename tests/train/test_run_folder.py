@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from transnormer.config.schema import RunConfig
+from transnormer.data.store import TokenStore
 from transnormer.errors import ConfigError, RunInUseError
 from transnormer.train.durable import write_json
 from transnormer.train.run_folder import RunFolder
@@ -22,23 +23,29 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
+@pytest.fixture
+def data(store: Path) -> TokenStore:
+    return TokenStore.open(store)
+
+
 def fingerprint(folder: RunFolder) -> dict[str, tuple[bytes, int]]:
     return {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.path.iterdir() if p.is_file()}
 
 
-def test_begin_writes_config_and_environment(folder: RunFolder) -> None:
+def test_begin_writes_config_environment_and_digest(folder: RunFolder, data: TokenStore) -> None:
     config = RunConfig(seed=3)
     with folder.lock():
-        folder.begin(config)
+        folder.begin(config, data)
     assert folder.read_config() == config
     environment = json.loads(folder.environment_file.read_text())
     assert environment["versions"]["torch"]
     assert environment["command"]
+    assert json.loads(folder.data_file.read_text()) == {"store": str(data.path), "digest": data.digest}
 
 
-def test_a_used_folder_is_refused_with_the_command_to_type(folder: RunFolder) -> None:
+def test_a_used_folder_is_refused_with_the_command_to_type(folder: RunFolder, data: TokenStore) -> None:
     with folder.lock():
-        folder.begin(RunConfig())
+        folder.begin(RunConfig(), data)
     before = fingerprint(folder)
     with pytest.raises(ConfigError, match=f"transnormer resume {folder.path}"):
         folder.require_new()
@@ -61,12 +68,12 @@ def test_an_empty_folder_and_one_abandoned_before_its_config_are_new(folder: Run
     folder.require_new()
 
 
-def test_a_folder_filled_while_we_waited_is_not_overwritten(folder: RunFolder) -> None:
+def test_a_folder_filled_while_we_waited_is_not_overwritten(folder: RunFolder, data: TokenStore) -> None:
     folder.require_new()
     with folder.lock():
-        folder.begin(RunConfig(seed=1))
+        folder.begin(RunConfig(seed=1), data)
     with folder.lock(), pytest.raises(ConfigError, match="already holds a run"):
-        folder.begin(RunConfig(seed=2))
+        folder.begin(RunConfig(seed=2), data)
     assert folder.read_config().seed == 1
 
 
@@ -103,19 +110,20 @@ def test_lock_of_a_dead_process_is_taken_over(folder: RunFolder) -> None:
         assert str(child.pid) in stale
 
 
-def test_tidy_removes_leftovers_and_nothing_else(folder: RunFolder) -> None:
+def test_tidy_removes_leftovers_and_nothing_else(folder: RunFolder, data: TokenStore) -> None:
     with folder.lock():
-        folder.begin(RunConfig())
+        folder.begin(RunConfig(), data)
         (folder.checkpoints / ".tmp-step-00000003").mkdir()
         (folder.checkpoints / ".tmp-step-00000003" / "model.safetensors").write_text("half")
         (folder.checkpoints / "step-00000002").mkdir()
         (folder.path / ".tmp-best.json").write_text("{")
         folder.environment_file.unlink()
-        folder.tidy()
+        folder.tidy(data)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000002"]
     assert sorted(path.name for path in folder.path.iterdir()) == [
         "checkpoints",
         "config.yaml",
+        "data.json",
         "environment.json",
         "lock",
     ]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from transnormer.cli.train import print_outcome
+
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
     """Continue a run from its newest valid checkpoint; a finished run says so.
@@ -15,4 +17,4 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder
     """
     from transnormer.train.loop import resume as continue_run
 
-    continue_run(run)
+    print_outcome(run, continue_run(run))

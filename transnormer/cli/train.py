@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,9 @@ def train(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. train.steps=100.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write; must be new or empty.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all there is to check before a run, print the config, and stop.")
+    ] = False,
 ) -> None:
     """Train a model by a recipe.
 
@@ -34,19 +36,31 @@ def train(
     config = load_config(recipe, overrides or [])
     _check_names(config)
     if dry_run:
+        from transnormer.train.loop import rehearse
+
+        rehearse(config, out)
         print_text(dump_config(config).rstrip())
         return
     if out is None:
         raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
     from transnormer.train.loop import train as run
 
-    result = run(config, out)
-    if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks for all
-        metrics = "  ".join(f"{name} {value:.5g}" for name, value in result["metrics"].items())
-        print_text(f"finished {out} in {result['seconds']:.0f} s of training: {metrics}")
-        if test := result["test"]:
-            metrics = "  ".join(f"{name} {value:.5g}" for name, value in test["metrics"].items())
-            print_text(f"{test['split']} split, once, with the best checkpoint (step {test['step']:,}): {metrics}")
+    print_outcome(out, run(config, out))
+
+
+def print_outcome(run: Path, result: dict[str, Any]) -> None:
+    """How a run ended, where its model is, and what to do with it."""
+    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks for all
+        return
+    print_text(f"finished {run} in {result['seconds']:.0f} s of training: {_in_a_line(result['metrics'])}")
+    if test := result["test"]:
+        scores = _in_a_line(test["metrics"])
+        print_text(f"{test['split']} split, once, with the best checkpoint (step {test['step']:,}): {scores}")
+    print_text(f"the model is in {run / 'final'}; score it with: transnormer eval {run}")
+
+
+def _in_a_line(metrics: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
 
 
 def _check_names(config: RunConfig) -> None:

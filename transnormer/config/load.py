@@ -20,6 +20,10 @@ from transnormer.errors import ConfigError
 
 Tree = dict[str, Any]
 
+# How a corpus or an lra task is prepared.
+_PREPARATION = ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes", "limit_examples")
+_OVERRIDE = "override "  # how the origin of a value from the command line begins
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -36,17 +40,14 @@ def load_config(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
     """Like load_config, with the origin of each value."""
-    read = read_recipe(recipe)
-    tree: Tree = {}
-    origins: dict[str, str] = {}
-    _lay_over(tree, read.tree, (), origins, lambda path: f"{read.name}, line {read.lines[path]}")
-    for text in overrides:
-        _lay_over(tree, _parse_override(text), (), origins, _constant(f"override {text}"))
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise _in_our_words(error, origins) from None
-    return Resolved(config, origins)
+    tree, origins = _layers(recipe, overrides)
+    _settle_store(tree.get("data", {}), origins)
+    return Resolved(_validated(tree, origins), origins)
+
+
+def read_config(path: Path) -> RunConfig:
+    """The config of a run as it was dumped; older versions let keys without effect stand beside a store."""
+    return _validated(*_layers(path, ()))
 
 
 def dump_config(config: RunConfig) -> str:
@@ -58,6 +59,51 @@ def config_hash(config: RunConfig) -> str:
     """A hex digest that two configs share exactly when all their values are equal."""
     canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _layers(recipe: str | Path, overrides: Iterable[str]) -> tuple[Tree, dict[str, str]]:
+    """What a recipe and the overrides set, not yet validated, and the origin of each value."""
+    read = read_recipe(recipe)
+    tree: Tree = {}
+    origins: dict[str, str] = {}
+    _lay_over(tree, read.tree, (), origins, lambda path: f"{read.name}, line {read.lines[path]}")
+    for text in overrides:
+        _lay_over(tree, _parse_override(text), (), origins, _constant(f"{_OVERRIDE}{text}"))
+    return tree, origins
+
+
+def _validated(tree: Tree, origins: dict[str, str]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise _in_our_words(error, origins) from None
+
+
+def _settle_store(data: Tree, origins: dict[str, str]) -> None:
+    """A store is prepared already: refuse the keys that say how to prepare one.
+
+    A store on the command line takes the place of a recipe's corpus. A dumped config has every key, idle ones at their
+    defaults.
+    """
+    if data.get("store") is None:
+        return
+    idle = []
+    for name in _PREPARATION:
+        key = f"data.{name}"
+        if data.get(name) is None:
+            continue
+        if origins[key].startswith(_OVERRIDE):
+            idle.append(key)
+        elif origins["data.store"].startswith(_OVERRIDE):
+            del data[name], origins[key]
+        elif data[name] != all_keys()[key].default:
+            idle.append(key)
+    if idle:
+        has, it = ("has", "it") if len(idle) == 1 else ("have", "them")
+        raise ConfigError(
+            f"{', '.join(idle)} {has} no effect beside data.store ({origins['data.store']})",
+            hint=f"leave {it} out, or set data.store=null to prepare the data anew",
+        )
 
 
 def _constant(origin: str) -> Callable[[KeyPath], str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from transnormer.errors import ConfigError
 
@@ -89,6 +90,12 @@ class DataSection(Section):
         gt=0,
         description="evaluate on the first so many windows; lra: validate on so many examples; null means all",
     )
+
+    @field_validator("store", "source")
+    @classmethod
+    def _from_anywhere(cls, path: str | None) -> str | None:
+        """A path is meant from where it is written: a run may be resumed from another folder."""
+        return None if path is None else str(Path(path).absolute())
 
 
 class OptimSection(Section):

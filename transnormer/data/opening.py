@@ -10,8 +10,10 @@ from transnormer.data.examples import ExampleStore
 from transnormer.data.manifest import FILE_NAME
 from transnormer.data.store import TokenStore
 
+Store = TokenStore | ExampleStore
 
-def open_store(path: str | Path) -> TokenStore | ExampleStore:
+
+def open_store(path: str | Path) -> Store:
     """The token store or the example store at `path`; a DataError says what is wrong with it."""
     try:
         content = json.loads((Path(path) / FILE_NAME).read_bytes())

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transnormer.errors import ConfigError, DataError, DiskError
 from transnormer.models import heads
 from transnormer.models.quiet import no_progress_bars
+from transnormer.models.saving import follow_umask
 
 # The Auto class by which others load each head; a pair classifier has none and is loaded by its own name.
 _AUTO_CLASSES = {
@@ -42,6 +43,7 @@ def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, A
         try:
             with _disk_errors(out):
                 original.save_pretrained(partial)
+                follow_umask(partial)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(partial)
             report = _read_back(original, tokenizer, partial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from transnormer.models.backbone import TransNormerPreTrainedModel
@@ -12,3 +13,10 @@ def save_quietly(model: TransNormerPreTrainedModel, folder: Path) -> None:
     """Write a Hugging Face model folder and print nothing."""
     with no_progress_bars():
         model.save_pretrained(folder)
+    follow_umask(folder)
+
+
+def follow_umask(folder: Path) -> None:
+    """Give the tensors of a model folder the mode of its config: safetensors writes them for the owner alone."""
+    for file in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", file)

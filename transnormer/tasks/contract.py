@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
+from transnormer.data.opening import Store
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 Batch = dict[str, Tensor]
@@ -26,6 +27,7 @@ class Task(ABC):
     """
 
     name: str
+    store: Store
     primary_metric: ClassVar[str]
     higher_is_better: ClassVar[bool]
     # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
@@ -41,6 +43,11 @@ class Task(ABC):
     @abstractmethod
     def __init__(self, config: RunConfig) -> None:
         """Opens the data, preparing it first where the config names a corpus instead of a store."""
+
+    @classmethod
+    @abstractmethod
+    def find_data(cls, config: RunConfig) -> None:
+        """Raise what preparing the corpus of a config would for its keys and source files, and prepare nothing."""
 
     @property
     @abstractmethod

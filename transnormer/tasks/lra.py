@@ -14,6 +14,7 @@ from torch import Tensor
 from transnormer.config.schema import DataSection, RunConfig
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.cached import cached_examples
+from transnormer.data.lra.prepare import plan
 from transnormer.data.lra.source import evenly
 from transnormer.data.lra.spec import spec_of
 from transnormer.data.sampling import EpochSampler
@@ -45,6 +46,7 @@ class LongRangeArena(Task):
     sequence; masks are real, so padding changes no score.
     """
 
+    store: ExampleStore
     primary_metric = "accuracy"
     higher_is_better = True
     test_split = "test"
@@ -59,6 +61,11 @@ class LongRangeArena(Task):
         self._protocol = LRAProtocol(config.protocol or PROTOCOLS[0], self.spec)
         self._train = self.examples("train")
         self._sampler = EpochSampler(len(self._train), config.seed)
+
+    @classmethod
+    def find_data(cls, config: RunConfig) -> None:
+        _refuse_keys_of_text(config)
+        plan(config.task, config.data.source, limit=config.data.limit_examples)
 
     @classmethod
     def about(cls, name: str) -> str:

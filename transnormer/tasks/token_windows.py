@@ -16,6 +16,7 @@ from torch import Tensor
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.cache import cached_store
+from transnormer.data.prepare import plan
 from transnormer.data.sampling import EpochSampler
 from transnormer.data.store import TokenStore
 from transnormer.data.tokenizers import load_tokenizer
@@ -35,6 +36,8 @@ _MOST_LOGITS = 2**28
 class TokenWindowTask(Task):
     """A language model over windows of a token store; subclasses say what is input and target in a window."""
 
+    store: TokenStore
+
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.store = open_store(config)
@@ -47,6 +50,10 @@ class TokenWindowTask(Task):
                 "give more text or set a smaller data.sequence_length",
             )
         self._sampler = EpochSampler(self._train.complete, config.seed)
+
+    @classmethod
+    def find_data(cls, config: RunConfig) -> None:
+        plan(*_corpus(config))
 
     @abstractmethod
     def windows(self, split: str) -> Windows:
@@ -132,13 +139,17 @@ class TokenWindowTask(Task):
 
 def open_store(config: RunConfig) -> TokenStore:
     """The store a config names, or that of its corpus; every byte is checked against the recorded hashes."""
+    store = TokenStore.open(config.data.store or cached_store(*_corpus(config)))
+    store.verify()
+    return store
+
+
+def _corpus(config: RunConfig) -> tuple[str, str | None, int | None, int | None, str | None]:
+    """What decides the store of a corpus."""
     data = config.data
     if data.limit_examples is not None:
         raise ConfigError("data.limit_examples: text has no examples to count", "set data.limit_bytes")
-    path = data.store or cached_store(data.corpus, data.tokenizer, data.vocab_size, data.limit_bytes, data.source)
-    store = TokenStore.open(path)
-    store.verify()
-    return store
+    return data.corpus, data.tokenizer, data.vocab_size, data.limit_bytes, data.source
 
 
 def token_scores(sums: dict[str, float]) -> dict[str, float]:

@@ -60,6 +60,15 @@ class StopSignals:
             raise EvaluationInterrupted
 
 
+@contextmanager
+def signals_afterwards() -> Iterator[None]:
+    """Signals take effect when the block ends: inside a library that loads files they surface as any error."""
+    with StopSignals() as signals:
+        yield
+    if signals.received:
+        signal.raise_signal(signals.received)
+
+
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no entry of any tensor is NaN or infinite."""
     verdicts = [tensor.isfinite().all() for tensor in tensors]

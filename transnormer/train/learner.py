@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError, TransNormerError
-from transnormer.models.saving import save_quietly
+from transnormer.models.saving import follow_umask, save_quietly
 from transnormer.tasks.registry import build_task
 from transnormer.train.gradients import Gradients
 from transnormer.train.guards import all_finite
@@ -159,6 +159,7 @@ class Learner:
         """Write a Hugging Face model folder and the optimizer's state."""
         self.save_model(folder)
         save_file(optimizer_tensors(self.optimizer, self.model), folder / OPTIMIZER)
+        follow_umask(folder)
 
     def load_model(self, folder: Path) -> None:
         """Take the weights of a verified folder."""

@@ -1,6 +1,6 @@
 """The training loop: gradients, update, and at the step boundary evaluation, checkpoint, signals.
 
-`train` starts a run, `resume` continues one, `evaluate_run` scores one.
+`train` starts a run, `rehearse` tells what would stop it, `resume` continues one, `evaluate_run` scores one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
-from transnormer.train.checkpoint import Quarantined
+from transnormer.tasks.registry import find_data
+from transnormer.train.checkpoint import Quarantined, list_checkpoints
 from transnormer.train.gradients import Gradients
-from transnormer.train.guards import EvaluationInterrupted, StopSignals
+from transnormer.train.guards import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.train.learner import Learner
 from transnormer.train.outcome import write_result
 from transnormer.train.ranks import Ranks
@@ -31,6 +32,7 @@ from transnormer.train.snapshots import (
     save_final,
     weights_folder,
 )
+from transnormer.train.speed import choose_speed
 from transnormer.train.state import Best, RunState
 
 _SPLIT = "valid"  # what a run is evaluated on while it trains
@@ -48,9 +50,26 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
     learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
     ranks.on_main(folder.create)
     with _as_only_writer(folder, ranks):
-        ranks.on_main(lambda: folder.begin(config))
+        ranks.on_main(lambda: folder.begin(config, learner.task.store))
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             return _finish(Loop(folder, learner, recorder, RunState()))
+
+
+def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
+    """Raise what `train` would before its first step, and create nothing.
+
+    Data without a store are not prepared: then only their keys and source files are looked at, not what is in them.
+    """
+    ranks = Ranks(config.train)
+    if out is not None:
+        ranks.on_main(RunFolder(Path(out)).require_new)
+    if config.train.tensorboard:
+        require_tensorboard()
+    if config.data.store is None:
+        find_data(config)
+        choose_speed(config.train, ranks)
+    else:
+        Learner(config, ranks)
 
 
 def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
@@ -60,13 +79,15 @@ def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
     result = folder.read_result()
     if result is not None:
         if show is not False:
-            print(f"{folder.path} is finished after {result['steps']} steps; its result is in {folder.result_file}")
+            print(f"{folder.path} is finished after {result['steps']} steps, there is nothing to resume")
         return result
     ranks = Ranks(config.train)
     with _as_only_writer(folder, ranks) as stale_holder:
         learner = Learner(config, ranks)
-        ranks.on_main(folder.tidy)
-        state, quarantined = restore(folder, learner)
+        ranks.on_main(lambda: folder.require_data(learner.task.store))
+        ranks.on_main(lambda: folder.tidy(learner.task.store))
+        with signals_afterwards():
+            state, quarantined = restore(folder, learner)
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             loop = Loop(folder, learner, recorder, state)
             if stale_holder:
@@ -84,6 +105,7 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
     train = config.train.model_copy(update={"speed": "eager"})
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
+    learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)
     metrics = learner.reduce_metrics(learner.evaluate(split))
     return {
@@ -233,10 +255,11 @@ class Loop:
         text = f"non-finite at step {step}: {found} (batch {batch}, number {state.nonfinite} of this run): {action}"
         self.recorder.event("nonfinite", text, step=step, batch=batch, action=action, found=found)
         if action == "stop":
+            saved = list_checkpoints(self.folder.checkpoints)
             raise NonFiniteError(
                 text,
                 hint="lower optim.lr, set optim.clip_norm, or set train.nonfinite to skip or rewind in a new run; "
-                f"checkpoints in {self.folder.checkpoints} are finite",
+                + (f"the newest checkpoint, {saved[-1]}, is finite" if saved else "there is no checkpoint yet"),
             )
         if action == "skip":
             state.step += 1

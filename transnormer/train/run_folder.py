@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transnormer.config.load import dump_config, load_config
+from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
+from transnormer.data.opening import Store
 from transnormer.environment import describe_environment
 from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 from transnormer.train.durable import (
@@ -42,6 +43,11 @@ class RunFolder:
     def environment_file(self) -> Path:
         """Versions, hardware, commit and command line of the process that started the run."""
         return self.path / "environment.json"
+
+    @property
+    def data_file(self) -> Path:
+        """The digest of the data that the run began with, and where they lay."""
+        return self.path / "data.json"
 
     @property
     def journal_file(self) -> Path:
@@ -108,27 +114,45 @@ class RunFolder:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
-    def begin(self, config: RunConfig) -> None:
+    def begin(self, config: RunConfig, data: Store) -> None:
         """Write what describes the run, config first; the caller holds the lock."""
         self._require_empty()  # again, now that nobody else can fill it
         write_text(self.config_file, dump_config(config))
-        write_json(self.environment_file, describe_environment())
+        self._describe(data)
         with disk_errors(self.path):
             self.checkpoints.mkdir()
             sync(self.path)
 
-    def tidy(self) -> None:
-        """Settle what an interrupted writer left half done; the caller holds the lock."""
+    def tidy(self, data: Store) -> None:
+        """Settle what an interrupted writer, or an older version, left half done; the caller holds the lock."""
         with disk_errors(self.path):
             remove_leftovers(self.path)
             remove_leftovers(self.checkpoints)
-        if not self.environment_file.is_file():
-            write_json(self.environment_file, describe_environment())
+        self._describe(data)
+
+    def require_data(self, data: Store) -> None:
+        """Refuse other data than the run began with; older versions did not record them."""
+        if not self.data_file.is_file():
+            return
+        try:
+            recorded = json.loads(self.data_file.read_text())
+            store, digest = recorded["store"], recorded["digest"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{self.data_file} is damaged: {error}",
+                hint="restore it from a backup, or delete it if you are sure that the data are those of the run",
+            ) from error
+        if data.digest != digest:
+            raise DataError(
+                f"{self.path} began with data of digest {digest[:12]} in {store}; "
+                f"those in {data.path} have {data.digest[:12]}",
+                hint="put the old data back, or start a new run with `transnormer train`",
+            )
 
     def read_config(self) -> RunConfig:
         """The resolved config that the run was started with."""
         self.require_run()
-        return load_config(self.config_file)
+        return read_config(self.config_file)
 
     def read_result(self) -> dict[str, Any] | None:
         """The outcome of a finished run, None for any other."""
@@ -181,6 +205,13 @@ class RunFolder:
                 f"cannot lock {self.lock_file}: {error.strerror}", hint="choose an --out on a disk that supports flock"
             ) from error
         return holder
+
+    def _describe(self, data: Store) -> None:
+        """Write what is not there yet of the files beside the config."""
+        if not self.environment_file.is_file():
+            write_json(self.environment_file, describe_environment())
+        if not self.data_file.is_file():
+            write_json(self.data_file, {"store": str(data.path), "digest": data.digest})
 
     def _require_empty(self) -> None:
         """Refuse a folder with content; a process killed before it wrote the config leaves none that counts."""

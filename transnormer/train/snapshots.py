@@ -19,6 +19,7 @@ from transnormer.train.state import RunState
 Which = Literal["final", "best", "last"]
 
 _STATE = "state.json"
+_PLACES = {"data.store", "data.source"}  # data may move: that they are the same, their digest says
 
 
 def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:
@@ -86,7 +87,8 @@ def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:
 
 def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
     before, now = _flat(stored), _flat(current)
-    different = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    keys = sorted((before.keys() | now.keys()) - _PLACES)
+    different = [key for key in keys if before.get(key) != now.get(key)]
     if different:
         changes = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in different)
         raise CheckpointError(
