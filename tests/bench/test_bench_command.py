@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from transnormer.bench import gpu_ops, speed, timing
+from transnormer.bench import decode, gpu_ops, ops, speed, timing
+from transnormer.cli.app import main
 from transnormer.cli.bench import app
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, DiskError
 
 
 def run(*arguments: object):
@@ -71,6 +73,62 @@ def test_a_benchmark_cut_short_keeps_what_it_measured(tmp_path, monkeypatch):
     assert run(*arguments).exit_code == 0
     assert [row["length"] for row in json.loads(out.read_text())["rows"]] == [64, 128]
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("command", ["ops", "speed", "decode"])
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("file/below.json", "Not a directory"),
+        ("file/further/below.json", "Not a directory"),
+        ("folder.json", "Is a directory"),
+        ("/proc/record.json", "No such file or directory"),
+    ],
+)
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys, command, out, why
+):
+    def measured(*arguments, **options):
+        raise AssertionError("measured")
+
+    for module, name in ((ops, "measure_ops"), (speed, "measure_speed"), (decode, "measure_decode")):
+        monkeypatch.setattr(module, name, measured)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "folder.json").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", command, "--out", out])
+    assert exit_.value.code == 6
+    assert capsys.readouterr().err == f"error: cannot write {out}: {why}\nhint: choose another --out\n"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_looking_whether_a_record_can_be_written_writes_nothing(tmp_path):
+    done = run("ops", "--peers", "none", "--out", tmp_path / "new" / "ops.json")
+    assert "are for a GPU" in str(done.exception)
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "ops.json").write_text("an earlier record")
+    run("ops", "--peers", "none", "--out", tmp_path / "ops.json")
+    assert (tmp_path / "ops.json").read_text() == "an earlier record"
+    assert [path.name for path in tmp_path.iterdir()] == ["ops.json"]
+
+
+def test_a_disk_that_fills_up_is_an_error_for_people(monkeypatch):
+    """/dev/full takes no byte."""
+    monkeypatch.setattr("transnormer.bench.record._partial", lambda path: Path("/dev/full"))
+    monkeypatch.setattr(ops, "measure_ops", lambda lengths: iter([{}]))
+    done = run("ops", "--out", "ops.json")
+    assert isinstance(done.exception, DiskError)
+    assert "cannot write /dev/full: No space left on device" in str(done.exception)
+
+
+@pytest.mark.parametrize("limit", ["-5", "0", "nan", "inf", "1e12"])
+def test_a_limit_that_is_none(limit):
+    done = run("speed", "--setting", "tiny", "--methods", "t2", "--lengths", "64", "--limit", limit)
+    assert isinstance(done.exception, ConfigError)
+    assert f"--limit is {float(limit):g}" in str(done.exception)
+    assert done.stdout == ""
 
 
 def test_a_graph_needs_a_gpu():

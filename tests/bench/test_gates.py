@@ -14,7 +14,22 @@ CPU = torch.device("cpu")
 def test_rows_of_the_ops_benchmark():
     rows = list(ops.measure_ops([64, 128]))
     assert {row["case"] for row in rows} == set(ops.CASES)
-    assert all(row["seconds"] > 0 and row["peak_bytes"] is not None and row["backend"] == "torch" for row in rows)
+    assert all(row["seconds"] > 0 and row["backend"] == "torch" for row in rows)
+    for row in rows:
+        tensor = row["length"] * ops.HEADS * ops.HEAD_DIM * 4
+        assert row["peak_bytes"] >= 4 * tensor, "the output and three gradients at the least"
+
+
+def test_peak_memory_is_that_of_the_tensors_that_live_together(capfd):
+    def step():
+        first = torch.empty(1000)
+        second = torch.empty(500)
+        del first
+        return second, torch.empty(700)
+
+    assert ops._peak_bytes(step) == 4 * 1500
+    assert ops._peak_bytes(step) == 4 * 1500
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_wrong_op_is_not_timed(monkeypatch):

@@ -223,8 +223,8 @@ def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> Non
     assert case.run(*options) == 0
     assert "budget of 0.05 min: 0 cells are expected to fit, 2 are not" in case.out
     assert "does not fit: text-t2-42, about 1666.9 min (guess)" in case.out
-    assert "left: text-t2-42, text-vanilla-42" in case.out
-    assert not any(case.runs.glob("text*"))
+    assert "left: text-t2-42, text-vanilla-42; the same command goes on with them" in case.out
+    assert not any(case.runs.glob("text*")), "there is no time to take a step in"
     monkeypatch.setitem(budget.GUESSES["cpu"], "text", 1e6)
     clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < 5 else -1.0)
     monkeypatch.setattr(budget.Budget, "seconds_left", clock)
@@ -235,6 +235,56 @@ def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "text-vanilla-42: started" not in case.out
     step = losses(case.runs / "text-t2-42")[-1][0]
     assert (case.runs / "text-t2-42" / "checkpoints" / f"step-{step:08d}").is_dir()
+
+
+def test_a_budget_too_short_for_any_cell_is_used_all_the_same(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < 5 else -1.0)
+    monkeypatch.setattr(budget.Budget, "seconds_left", clock)
+    options = ("train.steps=100000", "train.save_every=100000", "train.eval_every=50000")
+    assert case.run("--budget-minutes", "2", *options) == 0, case.err
+    assert "budget of 2 min: 0 cells are expected to fit, 2 are not" in case.out
+    assert (
+        "time that is left goes to the first of those that do not fit; they are stopped with a checkpoint" in case.out
+    )
+    assert "text-t2-42: started" in case.out
+    assert "text-vanilla-42: started" not in case.out
+    assert "time is up: saving what runs: text-t2-42" in case.out
+    step = losses(case.runs / "text-t2-42")[-1][0]
+    assert f"text-t2-42: stopped, saved after step {step}" in case.out
+    assert "left: text-t2-42, text-vanilla-42; the same command goes on with them" in case.out
+    longer = logged(case, "text-t2-42") + 5
+    clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < longer else -1.0)
+    monkeypatch.setattr(budget.Budget, "seconds_left", clock)
+    assert case.run("--budget-minutes", "2", *options) == 0, case.err
+    assert "text-t2-42: resumed" in case.out
+    assert [line["step"] for line in journal_lines(case.runs / "text-t2-42", "resumed")] == [step]
+
+
+def test_cells_that_fit_come_before_those_that_do_not(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget.Budget, "has_room_for", lambda _, cell: cell.method == "vanilla")
+    assert case.run("--budget-minutes", "5", "--jobs", "1") == 0, case.err
+    started = [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")]
+    assert started == ["text-vanilla-42", "text-t2-42"]
+    assert len(list(case.results.glob("*.json"))) == 2
+
+
+def test_records_that_are_found_are_named_with_what_runs_them_anew(case: GridCase) -> None:
+    """As in a clone, which has the records of others and no runs."""
+    assert case.run() == 0, case.err
+    assert "of the finished are records" not in case.out
+    case.runs.rename(case.folder / "elsewhere")
+    for name, commit in (("text-t2-42", "0123456789abcdef"), ("text-vanilla-42", None)):
+        path = case.results / f"{name}.json"
+        path.write_text(json.dumps({**record(case, name), "commit": commit}))
+    assert case.run() == 0, case.err
+    assert "cells: 2 of 2 finished, 0 to run" in case.out
+    assert (
+        f"2 of the finished are records in {case.results}, of commit 0123456 (1), of an unknown commit (1)" in case.out
+    )
+    assert "to run them anew, give other folders: --results DIR --runs DIR" in case.out
+    assert case.run("--results", str(case.folder / "mine"), "--runs", str(case.folder / "my-runs")) == 0, case.err
+    assert "of the finished are records" not in case.out
+    assert "text-t2-42: started" in case.out
 
 
 def test_generated_data_are_made_once_before_the_cells(

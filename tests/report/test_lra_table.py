@@ -135,6 +135,28 @@ def test_records_are_read_from_files_alone(tmp_path: Path) -> None:
         read_records(tmp_path)
 
 
+def run_module(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "transnormer.report.lra_table", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_the_module_says_to_people(tmp_path: Path) -> None:
+    done = run_module("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: python -m transnormer.report.lra_table")
+    done = run_module()
+    assert done.returncode == 2
+    assert "usage: " in done.stderr
+    done = run_module(tmp_path / "absent")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: {tmp_path / 'absent'} is not a folder\n")
+    (tmp_path / "text-t1-42.json").write_text("{")
+    done = run_module(tmp_path)
+    assert done.returncode == 5
+    assert done.stderr.startswith(f"error: {tmp_path / 'text-t1-42.json'} is not JSON")
+    assert [path.name for path in tmp_path.iterdir()] == ["text-t1-42.json"]
+
+
 def test_the_papers_table() -> None:
     """Its averages as printed, and a row for every method of the zoo."""
     printed = {"vanilla": 57.37, "kernelized": 58.56, "nystrom": 58.93, "linformer": 54.69, "informer": 53.73}

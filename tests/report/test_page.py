@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from transnormer.errors import ConfigError, DataError
-from transnormer.report.page import run_page, write_page
-from transnormer.report.run_record import read_run
+from transnormer.report.page import Table, run_page, write_page
+from transnormer.report.run_record import read_run, read_runs
 
 
-def write_run(folder: Path, preset: str, finished: bool = True) -> Path:
-    folder.mkdir()
-    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"preset": preset}}))
+def write_run(
+    folder: Path, preset: str, finished: bool = True, test: dict[str, float | str] | None = None, **config: Any
+) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"preset": preset}, **config}))
     lines = [{"kind": "train", "step": s, "loss": 5 / s, "tokens": 100 * s} for s in (1, 2, 4)]
     lines.append({"kind": "eval", "step": 4, "split": "valid", "metrics": {"loss": 1.5}})
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -26,6 +29,7 @@ def write_run(folder: Path, preset: str, finished: bool = True) -> Path:
             "parameters": 123_456,
             "tokens_per_second": 789.4,
             "metrics": {"loss": 1.5, "bits_per_byte": 2.164},
+            "test": test and {"split": "test", "step": 2, "metrics": test},
             "protocol": "windows <of> 8",
             "device": "cpu",
             "precision": "float32",
@@ -47,6 +51,61 @@ def test_the_page_shows_the_numbers_and_loads_nothing(tmp_path):
     assert "<svg" in page
     loaded = re.findall(r"""(?:src|href)=["'](?!#)[^"']*|@import|url\((?!#)[^)]*""", page)
     assert loaded == []
+
+
+def table(runs: list[Path], title: str) -> Table | None:
+    return {section.title: section.table for section in run_page(read_runs(runs)).sections}.get(title)
+
+
+def test_keys_that_differ_stand_beside_each_other(tmp_path):
+    same, options = {"batch_size": 4}, {"diag": {"block_size": 32}}
+    runs = [
+        write_run(tmp_path / "a", "t2-tiny", train={"steps": 5, **same}, optim={"lr": 1e-4, "betas": [0.9, 0.98]}),
+        write_run(tmp_path / "b", "t1-tiny", train={"steps": 9, **same}, optim={"lr": 1e-4, "betas": [0.9, 0.98]}),
+        write_run(tmp_path / "c", "t2-tiny", finished=False, train={"steps": 5, **same}, mixer_options=options),
+    ]
+    found = table(runs, "Keys that differ")
+    assert found is not None
+    assert found.columns == ["key", "a", "b", "c"]
+    assert found.rows == [
+        ["model.preset", "t2-tiny", "t1-tiny", "t2-tiny"],
+        ["optim.betas", "[0.9, 0.98]", "[0.9, 0.98]", ""],
+        ["optim.lr", "0.0001", "0.0001", ""],
+        ["train.steps", "5", "9", "5"],
+        ["mixer_options.diag.block_size", "", "", "32"],
+    ]
+    assert table(runs[:1], "Keys that differ") is None
+
+
+def test_equal_runs_have_no_keys_that_differ(tmp_path):
+    runs = [write_run(tmp_path / name, "t2-tiny", seed=1) for name in ("a", "b")]
+    assert table(runs, "Keys that differ") is None
+
+
+def test_the_test_split_stands_beside_the_validation_split(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "t2-tiny", test={"loss": 1.25, "accuracy": 0.4075}),
+        write_run(tmp_path / "b", "t2-tiny", test={"loss": "nan", "accuracy": 0.1}),
+        write_run(tmp_path / "c", "t2-tiny"),
+        write_run(tmp_path / "d", "t2-tiny", finished=False),
+    ]
+    found = table(runs, "Outcome")
+    assert found is not None
+    assert list(found.columns)[4:] == ["valid loss", "valid bits_per_byte", "test loss", "test accuracy"]
+    assert [list(row)[4:] for row in found.rows] == [
+        ["1.5", "2.164", "1.25", "0.4075"],
+        ["1.5", "2.164", "nan", "0.1"],
+        ["1.5", "2.164", "", ""],
+        ["", "", "", ""],
+    ]
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [Path("lra/text-t2-42"), Path("lra-tuned/text-t2-42"), Path("lra/text-t1-42")]
+    for folder in folders:
+        write_run(folder, "t2-tiny")
+    assert [run.name for run in read_runs(folders)] == ["lra/text-t2-42", "lra-tuned/text-t2-42", "text-t1-42"]
 
 
 def test_the_same_runs_give_the_same_page(tmp_path):

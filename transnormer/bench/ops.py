@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from transnormer.bench.timing import median_seconds
 from transnormer.errors import TransNormerError
@@ -18,7 +23,6 @@ from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
 
 BATCH, HEADS, HEAD_DIM = 1, 8, 64  # the heads of the paper's language model
-_CLEAR_REFS = Path("/proc/self/clear_refs")
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]] = {
     "norm_attention causal": (norm_attention, norm_attention_reference, {"causal": True}),
     "norm_attention full": (norm_attention, norm_attention_reference, {"causal": False}),
@@ -42,7 +46,7 @@ def measure_ops(lengths: list[int]) -> Iterator[dict[str, Any]]:
                 "case": case,
                 "length": length,
                 "seconds": median_seconds(step, torch.device("cpu"), repeats=21, at_least=1.0),
-                "peak_bytes": _peak_bytes_in_child(case, length),
+                "peak_bytes": _peak_bytes(step),
                 "dtype": "float32",
                 "backend": choice.backend,
             }
@@ -77,24 +81,30 @@ def _forward_backward(case: str, length: int) -> Callable[[], None]:
     return step
 
 
-def _peak_bytes_in_child(case: str, length: int) -> int | None:
-    """The CPU has no allocator to ask: a fresh process tells how far its resident memory rose (Linux only)."""
-    if not _CLEAR_REFS.exists():
-        return None
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_rise_of_resident_memory, (case, length))
+def _peak_bytes(step: Callable[[], object]) -> int:
+    """The most bytes of tensors that a step adds at one time, from every allocation that PyTorch makes in it.
+
+    How far the memory of the process rises says less: the system rounds it, and freed memory is used again.
+    """
+    with _silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    changes = [event for event in events if event.get("name") == "[memory]"]
+    changes.sort(key=lambda event: event["ts"])
+    return max(accumulate((event["args"]["Bytes"] for event in changes), initial=0))
 
 
-def _rise_of_resident_memory(case: str, length: int) -> int:
-    step = _forward_backward(case, length)
-    # A small step first: what the libraries take once is not the op's.
-    _forward_backward(case, 256)()
-    _CLEAR_REFS.write_text("5")  # the peak starts again at what is resident now
-    before = _resident_bytes("VmRSS")
-    step()
-    return _resident_bytes("VmHWM") - before
-
-
-def _resident_bytes(field: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """PyTorch's profiler announces its start and its end there, and no setting keeps it from that."""
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

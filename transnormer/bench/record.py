@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import datetime
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError, DiskError, did_you_mean
 
 _SUFFIXES = {"k": 1024, "m": 1024**2}
+
+
+def require_writable(path: Path) -> None:
+    """Raise what writing the record would, before minutes are spent on measuring it; nothing is written."""
+    with _disk_errors(path):
+        for file in (path, _partial(path), _table(path)):
+            if file.exists():
+                file.open("ab").close()
+        folder = path.parent
+        while not folder.exists():
+            folder = folder.parent
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def recorded(
@@ -32,8 +46,28 @@ def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dic
     _partial(path).unlink(missing_ok=True)
 
 
+def write_table(record: Path, table: str) -> Path:
+    """Write a table beside its record; returns where."""
+    path = _table(record)
+    with _disk_errors(path):
+        path.write_text(table + "\n", encoding="utf-8")
+    return path
+
+
 def _partial(path: Path) -> Path:
     return path.with_suffix(".partial.json")
+
+
+def _table(path: Path) -> Path:
+    return path.with_suffix(".md")
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
 def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
@@ -45,8 +79,9 @@ def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str,
         "rows": rows,
         "environment": describe_environment(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    with _disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def parse_lengths(text: str, option: str = "--lengths") -> list[int]:

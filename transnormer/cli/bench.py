@@ -29,17 +29,30 @@ class Mode(StrEnum):
     graph = "graph"
 
 
+_LONGEST = 1_000_000  # seconds; the system cannot wait for twice as long
+
 Where = Annotated[Device, typer.Option(help="Where to measure.")]
 
 
-def _json_file(out: Path | None) -> Path | None:
+def _writable_json_file(out: Path | None) -> Path | None:
     """Tables are written beside the record, under its name with another ending."""
-    if out is not None and out.suffix != ".json":
+    if out is None:
+        return None
+    if out.suffix != ".json":
         raise ConfigError(f"--out {out}: the record is a JSON file", f"use --out {out.with_suffix('.json')}")
+    from transnormer.bench.record import require_writable
+
+    require_writable(out)
     return out
 
 
-Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.", callback=_json_file)]
+def _seconds(limit: float) -> float:
+    if not 0 < limit <= _LONGEST:
+        raise ConfigError(f"--limit is {limit:g}", f"give a number of seconds above 0, at most {_LONGEST:,}")
+    return limit
+
+
+Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.", callback=_writable_json_file)]
 
 
 @app.command("ops")
@@ -90,7 +103,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
-    from transnormer.bench.record import choose_names, recorded, write_record
+    from transnormer.bench.record import choose_names, recorded, write_record, write_table
     from transnormer.bench.shapes import SHAPES
     from transnormer.bench.timing import require_device
     from transnormer.bench.whole_ops import CASES
@@ -120,8 +133,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     print_text(LEGEND)
     if out:
         write_record(out, "ops", settings, rows, summary=summary)
-        out.with_suffix(".md").write_text(markdown(summary) + "\n", encoding="utf-8")
-        print_text(f"written to {out} and {out.with_suffix('.md')}")
+        print_text(f"written to {out} and {write_table(out, markdown(summary))}")
 
 
 def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -135,7 +147,7 @@ def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "case": case,
                 "length": last["length"] / first["length"],
                 "time": last["seconds"] / first["seconds"],
-                "memory": last["peak_bytes"] / first["peak_bytes"] if first["peak_bytes"] else None,
+                "memory": last["peak_bytes"] / first["peak_bytes"],
             }
         )
     return growth
@@ -151,7 +163,10 @@ def speed(
         Mode, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
     ] = Mode.eager,
     limit: Annotated[
-        float, typer.Option(help="Seconds to compile and measure one cell before the next best mode is tried.")
+        float,
+        typer.Option(
+            help="Seconds to compile and measure one cell before the next best mode is tried.", callback=_seconds
+        ),
     ] = 300.0,
     compile_jobs: Annotated[
         int, typer.Option(min=1, help="Cells that are compiled side by side; they are measured one at a time.")
@@ -164,7 +179,7 @@ def speed(
 
     Example: transnormer bench speed --device cuda --mode graph --compile-jobs 8 --out results/bench/speed-paper.json
     """
-    from transnormer.bench.record import parse_lengths, recorded, write_record
+    from transnormer.bench.record import parse_lengths, recorded, write_record, write_table
     from transnormer.bench.speed import describe, known_methods, measure_speed
     from transnormer.bench.speed_table import exponents, markdown
     from transnormer.bench.timing import require_device
@@ -185,8 +200,7 @@ def speed(
     print_text(table)
     if out:
         write_record(out, "speed", settings, rows, exponents=slopes)
-        out.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
-        print_text(f"written to {out} and {out.with_suffix('.md')}")
+        print_text(f"written to {out} and {write_table(out, table)}")
 
 
 def _speed_note(row: dict[str, Any]) -> str:

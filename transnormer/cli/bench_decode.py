@@ -33,7 +33,7 @@ def decode(
     """
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
-    from transnormer.bench.record import parse_lengths, recorded, write_record
+    from transnormer.bench.record import parse_lengths, recorded, write_record, write_table
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
@@ -58,5 +58,4 @@ def decode(
     print_text(table)
     if out:
         write_record(out, "decode", settings, rows, ratios=ratios(rows), growth=growth(rows))
-        out.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
-        print_text(f"written to {out} and {out.with_suffix('.md')}")
+        print_text(f"written to {out} and {write_table(out, table)}")

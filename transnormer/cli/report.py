@@ -19,7 +19,7 @@ def report(
     Example: transnormer report runs/t2 runs/vanilla --out compare.html
     """
     from transnormer.report.page import run_page, write_page
-    from transnormer.report.run_record import read_run
+    from transnormer.report.run_record import read_runs
 
-    write_page(run_page([read_run(run) for run in runs]), out)
+    write_page(run_page(read_runs(runs)), out)
     print_text(f"page written to {out}")

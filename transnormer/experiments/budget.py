@@ -90,6 +90,11 @@ class Budget:
         """Whether a cell that starts now is expected to end in time."""
         return self.speeds.seconds(cell) <= self.seconds_left
 
+    @property
+    def allows_a_start(self) -> bool:
+        """Whether a cell that starts now would come to its first step."""
+        return self.seconds_left > START_SECONDS
+
     def plan(self, cells: Sequence[Cell], jobs: int) -> tuple[list[Cell], list[Cell]]:
         """Which cells are expected to fit, and which are not."""
         return what_fits([(cell, self.speeds.seconds(cell)) for cell in cells], jobs, self.seconds_left)

@@ -12,6 +12,7 @@ from typing import Any
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
+from transnormer.report.run_record import flat
 from transnormer.train.checkpoint import list_checkpoints
 from transnormer.train.run_folder import RunFolder
 
@@ -34,7 +35,7 @@ class Cell:
     @property
     def name(self) -> str:
         """What its run, its log and its record are called."""
-        return f"{self.task}-{self.method}-{self.seed}"
+        return cell_name(self.task, self.method, self.seed)
 
     @property
     def recipe(self) -> str:
@@ -118,11 +119,16 @@ class Cell:
         return False
 
 
+def cell_name(task: str, method: str, seed: int) -> str:
+    """The name of a cell, also of one that could not be made."""
+    return f"{task}-{method}-{seed}"
+
+
 def differences(
     before: RunConfig, now: RunConfig, besides: Collection[str] = frozenset()
 ) -> dict[str, tuple[Any, Any]]:
     """Every key whose value differs, `besides` those that may, with both values."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
+    old, new = flat(before.model_dump(mode="json")), flat(now.model_dump(mode="json"))
     keys = sorted((old.keys() | new.keys()) - set(besides))
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
@@ -130,13 +136,6 @@ def differences(
 def in_words(changed: dict[str, tuple[Any, Any]]) -> str:
     """'train.steps was 100, is 200'."""
     return ", ".join(f"{key} was {json.dumps(was)}, is {json.dumps(now)}" for key, (was, now) in changed.items())
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
 
 
 def _line(text: bytes) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Grid:
             while True:
                 self._stop_if_asked()
                 if not self._told:
-                    self._start_what_fits()
+                    self._fill_the_pack()
                 self.display.update(self.squares)
                 if not self.pack.running:
                     return
@@ -133,19 +133,21 @@ class Grid:
         self._told += 1
         self.pack.stop()
 
-    def _start_what_fits(self) -> None:
-        """Fill the pack with the first waiting cells that are expected to end in time."""
-        for square in self.squares:
-            if self.pack.is_full:
-                return
-            if square.status is Status.waiting and self._fits(square.cell):
-                self.pack.start(square.cell)
-                square.status, square.running = Status.running, self.pack.running[-1]
-                how = "resumed" if square.running.first_step else "started"
-                self.display.say(f"{square.cell.name}: {how}")
+    def _fill_the_pack(self) -> None:
+        while not self.pack.is_full and (square := self._next()):
+            self.pack.start(square.cell)
+            square.status, square.running = Status.running, self.pack.running[-1]
+            how = "resumed" if square.running.first_step else "started"
+            self.display.say(f"{square.cell.name}: {how}")
 
-    def _fits(self, cell: Cell) -> bool:
-        return self.budget is None or self.budget.has_room_for(cell)
+    def _next(self) -> Square | None:
+        """The first waiting cell that is expected to end in time; if there is none, the first that can make a step."""
+        waiting = [square for square in self.squares if square.status is Status.waiting]
+        budget = self.budget
+        if budget is None:
+            return next(iter(waiting), None)
+        fitting = (square for square in waiting if budget.has_room_for(square.cell))
+        return next(fitting, waiting[0] if waiting and budget.allows_a_start else None)
 
     def _take(self, ended: Ended) -> None:
         """Note how a cell ended; a process that is ended while it still loads its packages has nothing to save."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
 from transnormer.config.load import load_config
+from transnormer.config.schema import RunConfig
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.experiments.cells import Cell
+from transnormer.experiments.cells import Cell, cell_name
+from transnormer.experiments.faults import Faults
+from transnormer.models.backbone import TransNormerModel
 from transnormer.models.presets import METHODS, list_presets, preset
 from transnormer.report.lra_paper import TASKS
 
@@ -55,26 +60,45 @@ def plan_cells(
     overrides: Iterable[str] = (),
     setup: str = "skyformer",
 ) -> list[Cell]:
-    """All cells in the order in which they are started: seed by seed, method by method, over all tasks."""
+    """All cells in the order in which they are started: seed by seed, method by method, over all tasks.
+
+    Those that cannot work are named in one error, each with its reason.
+    """
     overrides = list(overrides)
     for key in _keys(overrides):
         if key in _GRID_KEYS:
             raise ConfigError(f"{key} differs from cell to cell", hint=f"leave it out and use {_GRID_KEYS[key]}")
     if setup not in SETUPS:
         raise ConfigError(f"--setup: unknown set-up '{setup}'", hint=did_you_mean(setup, SETUPS))
-    arguments = {task: (f"{SETUPS[setup]}/{task}", *overrides, *_where(task, data, overrides)) for task in tasks}
+    if data is not None and not data.is_dir():
+        raise ConfigError(
+            f"--data: {data} is {'a file' if data.exists() else 'not there'}", hint="give a folder of stores"
+        )
+    faults = Faults()
+    changes: dict[str, list[str]] = {}
+    for task in tasks:
+        with faults.of(cell_name(task, method, seed) for seed in seeds for method in methods):
+            changes[task] = [*overrides, *_where(task, data, overrides)]
     cells = []
     for seed in seeds:
         for method in methods:
-            for task in tasks:
-                recipe, *changes = arguments[task]
-                name = f"{method}-lra-{task}"
-                changes = [*_positions(recipe, name, overrides), *changes, f"model.preset={name}", f"seed={seed}"]
-                config = load_config(recipe, changes)
-                preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True))
-                folder = runs / f"{task}-{method}-{seed}"
-                cells.append(Cell(task, method, seed, folder, config, (recipe, *changes)))
+            for task in changes:
+                name = cell_name(task, method, seed)
+                with faults.of([name]):
+                    recipe, model = f"{SETUPS[setup]}/{task}", f"{method}-lra-{task}"
+                    own = [f"model.preset={model}", f"seed={seed}"]
+                    arguments = [*_positions(recipe, model, overrides), *changes[task], *own]
+                    config = load_config(recipe, arguments)
+                    _try_model(config)
+                    cells.append(Cell(task, method, seed, runs / name, config, (recipe, *arguments)))
+    faults.raise_if_any(len(methods) * len(tasks) * len(seeds))
     return cells
+
+
+def _try_model(config: RunConfig) -> None:
+    """Mixers look at their options when they are built; on the meta device that takes no memory."""
+    with torch.device("meta"):
+        TransNormerModel(preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True)))
 
 
 def _positions(recipe: str, model: str, overrides: Sequence[str]) -> list[str]:
@@ -91,10 +115,6 @@ def _keys(overrides: Iterable[str]) -> list[str]:
 
 def _where(task: str, data: Path | None, overrides: Sequence[str]) -> list[str]:
     """The override that names the data of a task, if it needs one; an error says how to prepare it."""
-    if data is not None and not data.is_dir():
-        raise ConfigError(
-            f"--data: {data} is {'a file' if data.exists() else 'not there'}", hint="give a folder of stores"
-        )
     if not {"data.store", "data.source"}.isdisjoint(_keys(overrides)):
         return []
     if data is not None and (data / task).exists():

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from typing import Any
 
 import torch
 
+from transnormer.config.schema import TrainSection
+from transnormer.data.examples import ExampleStore
 from transnormer.environment import hardware
 from transnormer.errors import ConfigError, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
 from transnormer.experiments.cells import Cell
+from transnormer.experiments.faults import Faults
 from transnormer.experiments.grid import Grid, Square, Status
 from transnormer.experiments.grid_display import GridDisplay
 from transnormer.experiments.lra_record import (
@@ -35,9 +39,12 @@ from transnormer.experiments.lra_record import (
 from transnormer.experiments.mps import shared_gpu
 from transnormer.experiments.pack import Ended, Pack
 from transnormer.report.lra_table import read_records
-from transnormer.tasks.lra import open_examples
+from transnormer.tasks.lra import LongRangeArena
 from transnormer.train.durable import disk_errors
+from transnormer.train.ranks import Ranks
+from transnormer.train.recorder import require_tensorboard
 from transnormer.train.run_folder import RunFolder
+from transnormer.train.speed import choose_speed
 
 # One compiles or evaluates while the other trains. More gain little: the kernels of one cell alone keep an H200 busy
 # for nine tenths of its step (T2, ListOps), and several cells take the cache from each other.
@@ -59,14 +66,13 @@ class LRAGrid:
         began = time.monotonic()
         self._check_options()
         self.device = device_of(self.cells)
-        self.stores = {cell.task: open_examples(cell.config) for cell in _one_per_task(self.cells) if has_store(cell)}
         self.records = {name_of(record): record for record in read_records(self.results)}
-        for cell in self.cells:
-            cell.check_folder()
-            if record := self.records.get(cell.name):
-                store = self.stores.get(cell.task)
-                check_record(record, cell, record_file(cell, self.results), store.digest if store else None)
+        faults = Faults()
+        self.stores = _open_stores([cell for cell in self.cells if has_store(cell)], faults)
+        self._check_what_is_there(faults)
         self.todo = [cell for cell in self.cells if cell.name not in self.records and cell.result() is None]
+        self._check_what_is_to_run(faults)
+        faults.raise_if_any(len(self.cells))
         self.at_once = max(1, min(self.jobs or CELLS_AT_ONCE[self.device], len(self.todo)))
         self.budget: Budget | None = None
         if self.budget_minutes is not None:
@@ -80,14 +86,15 @@ class LRAGrid:
         """
         done = len(self.cells) - len(self.todo)
         display.say(f"cells: {done} of {len(self.cells)} finished, {len(self.todo)} to run, {self.at_once} at once")
-        to_start = self._plan(display.say)
+        self._name_records(display.say)
+        starts = self._plan(display.say)
         with disk_errors(self.runs):
             self.runs.mkdir(parents=True, exist_ok=True)
             self.results.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._be_alone(stack)
             _wait_for_writers(self.todo, display.say)
-            self._prepare(to_start, display.say)
+            self._prepare(starts, display.say)
             self._record_what_is_finished()
             write_table(self.results)
             pack = Pack(self.at_once, self._shared_gpu(stack, display.say))
@@ -107,10 +114,43 @@ class LRAGrid:
             if folder.exists() and not folder.is_dir():
                 raise ConfigError(f"{option}: {folder} is a file, not a folder", hint=f"choose another {option}")
 
-    def _plan(self, say: Callable[[str], None]) -> list[Cell]:
-        """The cells that fit into the budget, if there is one; says which do and which do not, and how it knows."""
+    def _check_what_is_there(self, faults: Faults) -> None:
+        """Runs and records of earlier grids."""
+        for cell in self.cells:
+            with faults.of([cell.name]):
+                cell.check_folder()
+                if record := self.records.get(cell.name):
+                    store = self.stores.get(cell.task)
+                    check_record(record, cell, record_file(cell, self.results), store.digest if store else None)
+
+    def _check_what_is_to_run(self, faults: Faults) -> None:
+        """What all cells ask of this machine, and those of a task of the data that are still to be made."""
+        if self.todo:
+            with faults.of(cell.name for cell in self.todo):
+                _check_machine(self.todo[0].config.train, self.device)
+        for cells in _by_task(cell for cell in self.todo if not has_store(cell)).values():
+            with faults.of(cell.name for cell in cells):
+                LongRangeArena.find_data(cells[0].config)
+
+    def _name_records(self, say: Callable[[str], None]) -> None:
+        """Whose records stand for cells: in a clone of the repository they are not runs of this machine."""
+        found = [self.records[cell.name] for cell in self.cells if cell.name in self.records]
+        if not found:
+            return
+        commits = Counter(record.get("commit") for record in found)
+        origins = [
+            f"of {f'commit {commit[:7]}' if commit else 'an unknown commit'} ({count})"
+            for commit, count in commits.items()
+        ]
+        say(
+            f"{len(found)} of the finished are records in {self.results}, {', '.join(origins)}; "
+            "to run them anew, give other folders: --results DIR --runs DIR"
+        )
+
+    def _plan(self, say: Callable[[str], None]) -> bool:
+        """Whether there is time to start a cell; says which fit into the budget and which do not, and how it knows."""
         if self.budget is None:
-            return self.todo
+            return True
         fitting, left = self.budget.plan(self.todo, self.at_once)
         say(f"budget of {self.budget_minutes:g} min: {len(fitting)} cells are expected to fit, {len(left)} are not")
         speeds = self.budget.speeds
@@ -118,7 +158,9 @@ class LRAGrid:
             for cell in cells:
                 known_from = speeds.of(cell).known_from
                 say(f"  {word}: {cell.name}, about {speeds.seconds(cell) / 60:.1f} min ({known_from})")
-        return fitting
+        if left and self.budget.allows_a_start:
+            say("time that is left goes to the first of those that do not fit; they are stopped with a checkpoint")
+        return self.budget.allows_a_start
 
     def _be_alone(self, stack: ExitStack) -> None:
         try:
@@ -126,15 +168,17 @@ class LRAGrid:
         except RunInUseError as error:
             raise RunInUseError(error.message, hint="wait for that grid to end, or choose another --runs") from error
 
-    def _prepare(self, to_start: Sequence[Cell], say: Callable[[str], None]) -> None:
+    def _prepare(self, starts: bool, say: Callable[[str], None]) -> None:
         """Generate or find the data of each task once, before several cells ask for it at the same time."""
         unrecorded = [cell for cell in self.cells if cell.name not in self.records and cell not in self.todo]
         # Should time turn out to be longer than planned, a cell of any task may be started.
-        for cell in _one_per_task([*unrecorded, *(self.todo if to_start else [])]):
-            if cell.task in self.stores:
+        for task, cells in _by_task([*unrecorded, *(self.todo if starts else [])]).items():
+            if task in self.stores:
                 continue
-            say(f"lra/{cell.task}: looking for its data; where there is none yet, it is generated, which takes minutes")
-            self.stores[cell.task] = open_examples(cell.config)
+            say(f"lra/{task}: looking for its data; where there is none yet, it is generated, which takes minutes")
+            faults = Faults()
+            self.stores |= _open_stores(cells, faults)
+            faults.raise_if_any(len(self.cells))
 
     def _record_what_is_finished(self) -> None:
         """A grid that was killed may have left a result that nobody has recorded."""
@@ -175,7 +219,7 @@ class LRAGrid:
         failed, left = grid.those(Status.failed), grid.those(Status.waiting, Status.stopped)
         say(f"table: {self.results / 'README.md'}")
         if left:
-            say(f"left: {_names(left)}")
+            say(f"left: {_names(left)}; the same command goes on with them")
         from_outside = grid.those(Status.stopped) and not grid.time_is_up
         if left and (grid.interrupts.count or from_outside):
             raise Preempted(
@@ -194,6 +238,25 @@ def device_of(cells: Sequence[Cell]) -> str:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _open_stores(cells: Sequence[Cell], faults: Faults) -> dict[str, ExampleStore]:
+    """The data of each task, if models can be built for them; where there are none yet, they are generated."""
+    stores = {}
+    for task, same in _by_task(cells).items():
+        with faults.of(cell.name for cell in same):
+            arena = LongRangeArena(same[0].config)
+            arena.model_config()
+            stores[task] = arena.store
+    return stores
+
+
+def _check_machine(train: TrainSection, device: str) -> None:
+    """Raise what a run would about this machine; on a GPU, asking would keep a place on it for good."""
+    if train.tensorboard:
+        require_tensorboard()
+    if device == "cpu":
+        choose_speed(train, Ranks(train))
 
 
 def has_store(cell: Cell) -> bool:
@@ -224,8 +287,12 @@ def _wait_for_writers(cells: Sequence[Cell], say: Callable[[str], None]) -> None
             time.sleep(0.1)
 
 
-def _one_per_task(cells: Iterable[Cell]) -> list[Cell]:
-    return list({cell.task: cell for cell in cells}.values())
+def _by_task(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """Cells of a task have the same data."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.task, []).append(cell)
+    return found
 
 
 def _names(cells: Iterable[Cell]) -> str:

@@ -11,7 +11,7 @@ from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
 from transnormer.errors import ConfigError
-from transnormer.experiments.cells import PLACE_KEYS, Cell, differences, in_words
+from transnormer.experiments.cells import PLACE_KEYS, Cell, cell_name, differences, in_words
 from transnormer.experiments.pack import Ended
 from transnormer.report.lra_table import lra_page, read_records
 from transnormer.train.durable import write_json, write_text
@@ -30,7 +30,7 @@ _META: dict[str, Any] = {
 
 def name_of(record: Record) -> str:
     """The name of the cell that a record is of."""
-    return f"{record['task']}-{record['method']}-{record['seed']}"
+    return cell_name(record["task"], record["method"], record["seed"])
 
 
 def record_file(cell: Cell, results: Path) -> Path:

@@ -5,9 +5,9 @@ python -m transnormer.report.lra_table results/lra
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -212,6 +212,20 @@ def _markdown(columns: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
+def _main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m transnormer.report.lra_table", description="Write README.md beside the records of a folder."
+    )
+    parser.add_argument("folder", type=Path, help="records of `transnormer reproduce lra`, e.g. results/lra")
+    folder = parser.parse_args().folder
+    if not folder.is_dir():
+        parser.error(f"{folder} is not a folder")
+    try:
+        page = lra_page(read_records(folder))
+    except DataError as error:
+        parser.exit(error.exit_code, f"error: {error.message}\nhint: {error.hint}\n")
+    (folder / "README.md").write_text(page, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    (target / "README.md").write_text(lra_page(read_records(target)), encoding="utf-8")
+    _main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,9 @@ import jinja2
 
 from transnormer.errors import DiskError
 from transnormer.report.curves import Curve, draw_curves
-from transnormer.report.run_record import RunRecord
+from transnormer.report.run_record import RunRecord, flat
+
+_VALID_AND_TEST = "Columns: valid is of the last step, test of the best checkpoint."
 
 
 @dataclass(frozen=True)
@@ -75,24 +78,25 @@ def loss_curves(runs: Sequence[RunRecord]) -> str:
 
 
 def run_page(runs: Sequence[RunRecord]) -> Page:
-    """The page of any runs: their outcomes beside each other, and their curves."""
-    metrics = list(dict.fromkeys(name for run in runs if run.result for name in run.result["metrics"]))
+    """The page of any runs: their outcomes beside each other, where their configurations differ, and their curves."""
+    scores = [_scores(run) for run in runs]
+    metrics = sorted(dict.fromkeys(name for run in scores for name in run), key=lambda name: name.startswith("test"))
     rows = []
-    for run in runs:
+    for run, found in zip(runs, scores, strict=True):
         if run.result is None:
             rows.append([run.name, run.config["model"]["preset"], "running"] + [""] * (len(metrics) + 1))
             continue
-        values = [f"{run.result['metrics'][name]:.4g}" if name in run.result["metrics"] else "" for name in metrics]
         rows.append(
             [
                 run.name,
                 run.result["preset"],
                 f"{run.result['parameters']:,}",
                 f"{run.result['tokens_per_second']:,.0f}",
-                *values,
+                *(found.get(name, "") for name in metrics),
             ]
         )
     finished = [run.result for run in runs if run.result]
+    differing = keys_that_differ(runs)
     protocols = dict.fromkeys(result["protocol"] for result in finished)
     return Page(
         title="Runs",
@@ -100,13 +104,40 @@ def run_page(runs: Sequence[RunRecord]) -> Page:
         sections=[
             Section(
                 "Outcome",
-                text="Scored on " + "; ".join(protocols) + "." if protocols else "",
+                text=f"Scored on {'; '.join(protocols)}. {_VALID_AND_TEST}" if protocols else "",
                 table=Table(["run", "preset", "parameters", "tokens/s", *metrics], rows),
             ),
+            *([Section("Keys that differ", table=differing)] if differing.rows else []),
             Section("Loss", svg=loss_curves(runs)),
         ],
         facts=facts_of(finished[-1]) if finished else {},
     )
+
+
+def keys_that_differ(runs: Sequence[RunRecord]) -> Table:
+    """Keys down, runs across; a key that a run does not have is left empty."""
+    configs = [flat(run.config) for run in runs]
+    shown = {
+        key: [_shown(config[key]) if key in config else "" for config in configs]
+        for key in dict.fromkeys(key for config in configs for key in config)
+    }
+    rows = [[key, *values] for key, values in shown.items() if len(set(values)) > 1]
+    return Table(["key", *(run.name for run in runs)], rows)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _scores(run: RunRecord) -> dict[str, str]:
+    """Of the last step on the validation split and, where a task has one, of the best checkpoint on the test split."""
+    if run.result is None:
+        return {}
+    splits = {"valid": run.result["metrics"], "test": (run.result.get("test") or {}).get("metrics", {})}
+    # A result has the words nan and inf for what JSON has no number for.
+    return {
+        f"{split} {name}": f"{float(value):.4g}" for split, found in splits.items() for name, value in found.items()
+    }
 
 
 def facts_of(result: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,24 @@ class RunRecord:
     train: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     result: dict[str, Any] | None
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
+    """Several run folders; those of the same name are called by the path that was given."""
+    runs = [read_run(folder) for folder in folders]
+    counts = Counter(run.name for run in runs)
+    return [
+        replace(run, name=str(folder)) if counts[run.name] > 1 else run
+        for run, folder in zip(runs, folders, strict=True)
+    ]
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested configuration by dotted keys: {'train.steps': 100}."""
+    keys: dict[str, Any] = {}
+    for key, value in tree.items():
+        keys.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return keys
 
 
 def read_run(folder: Path) -> RunRecord:
