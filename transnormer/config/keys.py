@@ -32,6 +32,14 @@ class Key:
     is_text: bool = False
 
 
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested configuration by dotted keys: {'train.steps': 100}."""
+    keys: dict[str, Any] = {}
+    for key, value in tree.items():
+        keys.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return keys
+
+
 @cache
 def all_keys() -> dict[str, Key]:
     """Every key by its dotted path, in the order of the schema."""

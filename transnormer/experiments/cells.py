@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transnormer.config.keys import flat
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
-from transnormer.report.run_record import flat
 from transnormer.train.checkpoint import list_checkpoints
 from transnormer.train.run_folder import RunFolder
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import jinja2
 
+from transnormer.config.keys import flat
 from transnormer.errors import DiskError
 from transnormer.report.curves import Curve, draw_curves
-from transnormer.report.run_record import RunRecord, flat
+from transnormer.report.run_record import RunRecord
 
 _VALID_AND_TEST = "Columns: valid is of the last step, test of the best checkpoint."
 

@@ -35,14 +35,6 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
     ]
 
 
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested configuration by dotted keys: {'train.steps': 100}."""
-    keys: dict[str, Any] = {}
-    for key, value in tree.items():
-        keys.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return keys
-
-
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; a folder that is none, or a damaged line, is an error that names the file."""
     config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"

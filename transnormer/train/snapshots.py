@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from transnormer.config.keys import flat
 from transnormer.config.load import config_hash
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError
@@ -86,7 +87,7 @@ def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:
 
 
 def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
-    before, now = _flat(stored), _flat(current)
+    before, now = flat(stored), flat(current)
     keys = sorted((before.keys() | now.keys()) - _PLACES)
     different = [key for key in keys if before.get(key) != now.get(key)]
     if different:
@@ -95,10 +96,3 @@ def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, 
             f"{path} was written by another config: {changes}",
             hint="restore these keys in config.yaml, or train into a new folder",
         )
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat

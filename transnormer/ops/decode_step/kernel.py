@@ -115,59 +115,6 @@ def _warps(rows: int, columns: int) -> int:
 
 
 @torch.library.custom_op("transnormer::norm_decode_step", mutates_args=("memory",))
-def _norm_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    memory: Tensor,
-    positions: Tensor,
-    rates: Tensor | None,
-    reflection: Tensor | None,
-    phi: int,
-) -> Tensor:
-    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    batch, _, heads, size = q.shape
-    columns, width = power_of_two(size), power_of_two(v.shape[-1])
-    _norm[(batch, heads)](
-        q, k, v, memory, positions, rates, reflection, out,
-        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0), heads,
-        D=size, E=v.shape[-1], BD=columns, BE=width, PHI=phi, TURNED=rates is not None,
-        REFLECTED=reflection is not None, num_warps=_warps(columns, width),
-    )  # fmt: skip
-    return out
-
-
-@torch.library.custom_op("transnormer::diag_decode_step", mutates_args=("keys", "values"))
-def _diag_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    positions: Tensor,
-    rates: Tensor | None,
-    reflection: Tensor | None,
-    rela: bool,
-) -> Tensor:
-    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    batch, _, heads, size = q.shape
-    columns, rows = power_of_two(size), power_of_two(keys.shape[1])
-    _diag[(batch, heads)](
-        q, k, v, keys, values, positions, rates, reflection, out,
-        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0),
-        *keys.stride()[:3], *values.stride()[:3], heads, size**-0.5,
-        S=keys.shape[1], BS=rows, D=size, BD=columns, RELA=rela, TURNED=rates is not None,
-        REFLECTED=reflection is not None, num_warps=_warps(rows, columns),
-    )  # fmt: skip
-    return out
-
-
-@_norm_op.register_fake
-@_diag_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
-
-
 def norm_decode_step(
     q: Tensor,
     k: Tensor,
@@ -180,9 +127,19 @@ def norm_decode_step(
 ) -> Tensor:
     """The kernel behind `transnormer.ops.norm_decode_step`; its arguments have been checked there."""
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    return _norm_op(q, k, v, memory, positions, rates, reflection, PHI_CODES[feature_map])
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    batch, _, heads, size = q.shape
+    columns, width = power_of_two(size), power_of_two(v.shape[-1])
+    _norm[(batch, heads)](
+        q, k, v, memory, positions, rates, reflection, out,
+        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0), heads,
+        D=size, E=v.shape[-1], BD=columns, BE=width, PHI=PHI_CODES[feature_map], TURNED=rates is not None,
+        REFLECTED=reflection is not None, num_warps=_warps(columns, width),
+    )  # fmt: skip
+    return out
 
 
+@torch.library.custom_op("transnormer::diag_decode_step", mutates_args=("keys", "values"))
 def diag_decode_step(
     q: Tensor,
     k: Tensor,
@@ -196,4 +153,20 @@ def diag_decode_step(
 ) -> Tensor:
     """The kernel behind `transnormer.ops.diag_decode_step`; its arguments have been checked there."""
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    return _diag_op(q, k, v, keys, values, positions, rates, reflection, kind == "rela")
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    batch, _, heads, size = q.shape
+    columns, rows = power_of_two(size), power_of_two(keys.shape[1])
+    _diag[(batch, heads)](
+        q, k, v, keys, values, positions, rates, reflection, out,
+        *q.stride()[::2], *k.stride()[::2], *v.stride()[::2], positions.stride(0),
+        *keys.stride()[:3], *values.stride()[:3], heads, size**-0.5,
+        S=keys.shape[1], BS=rows, D=size, BD=columns, RELA=kind == "rela", TURNED=rates is not None,
+        REFLECTED=reflection is not None, num_warps=_warps(rows, columns),
+    )  # fmt: skip
+    return out
+
+
+@norm_decode_step.register_fake
+@diag_decode_step.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
