@@ -73,6 +73,7 @@ def test_two_methods_on_two_tasks(case: GridCase) -> None:
         assert made["peak_memory_bytes"] is None
         assert result["peak_memory_bytes"] is None
         assert made["cells_at_once"] in (1, 2), "the last one may have been alone"
+        assert made["resumed_after"] == 0
         assert made["parameters"] == result["parameters"]
         assert made["data"]["kind"] == "stand-in"
         assert made["data"]["examples"]["test"] == (40 if "text" in name else 8)
@@ -120,6 +121,7 @@ def test_a_signal_saves_all_and_the_same_command_goes_on(case: GridCase) -> None
         assert [line["step"] for line in journal_lines(case.runs / name, "resumed")] == [step]
         assert [step for step, _ in losses(case.runs / name)] == list(range(1, 201))
         assert record(case, name)["steps"] == 200
+        assert record(case, name)["resumed_after"] == step
 
 
 def test_two_signals_end_all_at_once(case: GridCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

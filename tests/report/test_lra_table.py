@@ -77,7 +77,7 @@ def test_the_mean_over_the_papers_own_data() -> None:
     records = [record(task, "t2", 60.0, data=STAND_IN if task == "retrieval" else PUBLISHED) for task in TASKS]
     table = cells(accuracy_table(records))
     assert table["method"][-2:] == ["mean without retrieval", "paper"]
-    assert table["t2"][-2:] == ["60.00", "60.05"]
+    assert table["t2"][-4:] == ["60.00†", "64.80", "60.00", "60.05"]
     assert table["t2"][8] == "**60.00†**"
 
 
@@ -102,17 +102,17 @@ def test_what_cannot_be_compared_is_marked_and_explained() -> None:
     assert "† retrieval: not the published data, never compare with it (train has 34,000 of 147,086)." in page
     assert "† image: not the published data, never compare with it (at most 3,000 examples of each split)." in page
     assert "listops: generated anew by the published procedure, seed 0." in page
-    assert "‡ not the recipe as shipped: train.steps=100." in page
+    assert "‡ differs from the recipe: train.steps=100." in page
 
 
 def test_cost() -> None:
     on_cpu = record("text", "t1", 60.0, device="cpu", precision="float32", cells_at_once=None, peak_memory_bytes=None)
-    records = [record("listops", "t2", 40.0), on_cpu]
+    records = [record("listops", "t2", 40.0), record("image", "t2", 40.0, resumed_after=300), on_cpu]
     table = cells(cost_table(records))
-    assert table["t2"] == ["412, 1.50, 1,234", "–", "–", "–", "–"]
-    assert table["t1"][1] == "412, –, 1,234"
-    page = lra_page(records)
-    assert "Measured on: A GPU, bf16, 4 at once; a processor, float32, an unknown number of at once." in page
+    assert table["t2"] == ["412, 1.50, 1,234, 4", "–", "412, 1.50, 1,234, 4§", "–", "–"]
+    assert table["t1"][1] == "412, –, 1,234, ?"
+    assert list(table) == ["steps/s, GiB, s, at once", "t1", "t2"], "methods that did not run have no cost"
+    assert "Measured on: A GPU, bf16; a processor, float32." in lra_page(records)
 
 
 def test_an_empty_folder_and_another_method(tmp_path: Path) -> None:

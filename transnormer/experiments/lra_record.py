@@ -54,6 +54,7 @@ def cell_record(cell: Cell, result: dict[str, Any], store: ExampleStore, ended: 
         "tokens_per_second": result["tokens_per_second"],
         "wall_steps_per_second": _wall_rate(result["steps"], ended),
         "cells_at_once": ended.at_once if ended else None,
+        "resumed_after": ended.first_step if ended else None,
         "peak_memory_bytes": result["peak_memory_bytes"],
         "seconds": result["seconds"],
         "speed": result.get("speed"),

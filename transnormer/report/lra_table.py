@@ -16,7 +16,7 @@ from transnormer.errors import DataError
 from transnormer.report.lra_paper import PAPER, TASKS
 
 _NONE = "–"
-_STAND_IN, _CHANGED = "†", "‡"
+_STAND_IN, _CHANGED, _RESUMED = "†", "‡", "§"
 _NEEDED = (
     *("task", "method", "seed", "config", "changes", "data", "device", "precision", "hardware", "cells_at_once"),
     *("steps_per_second", "wall_steps_per_second", "peak_memory_bytes", "seconds"),
@@ -54,8 +54,8 @@ def lra_page(records: Records) -> str:
         f"of Chen et al. 2021). The best of ours in bold.{_seeds(records)}",
         accuracy_table(records),
         *_footnotes(records),
-        "## Cost\n\nTraining steps per second, peak GPU memory, and seconds of training (evaluations not counted)."
-        + _circumstances(records),
+        "## Cost\n\nTraining steps per second, peak GPU memory, seconds of training (evaluations not counted), and how "
+        "many cells ran at once: compare times of equally many only." + _circumstances(records),
         cost_table(records),
     ]
     return "\n\n".join(parts) + "\n"
@@ -79,8 +79,10 @@ def accuracy_table(records: Records) -> str:
             is_best = ours[method, task] is not None and ours[method, task] == best[task]
             row += [f"**{shown}**" if is_best else shown, _percent(paper.get(task))]
         for tasks in means.values():
+            mean = _percent(_mean([ours[method, task] for task in tasks]))
+            stands_in = any(_is_stand_in(record) for task in tasks for record in _of(records, method, task))
             row += [
-                _percent(_mean([ours[method, task] for task in tasks])),
+                mean + _STAND_IN if stands_in and mean != _NONE else mean,
                 _percent(_mean(list(map(paper.get, tasks)))),
             ]
         rows.append(row)
@@ -101,9 +103,10 @@ def summary_rows(records: Records) -> list[list[str]]:
 
 
 def cost_table(records: Records) -> str:
-    """Methods down, tasks across: steps/s, GiB, seconds."""
-    rows = [[method, *(_cost(_of(records, method, task)) for task in TASKS)] for method in _methods(records)]
-    return _markdown(["steps/s, GiB, s", *TASKS], rows)
+    """Methods that ran down, tasks across: steps/s, GiB, seconds, and how many cells shared the GPU."""
+    methods = [method for method in _methods(records) if any(record["method"] == method for record in records)]
+    rows = [[method, *(_cost(_of(records, method, task)) for task in TASKS)] for method in methods]
+    return _markdown(["steps/s, GiB, s, at once", *TASKS], rows)
 
 
 def _methods(records: Records) -> list[str]:
@@ -149,7 +152,9 @@ def _cost(records: Records) -> str:
     memory = f"{max(peaks) / 2**30:.2f}" if peaks else _NONE
     rate = statistics.fmean(record["steps_per_second"] for record in records)
     seconds = statistics.fmean(record["seconds"] for record in records)
-    return f"{rate:.3g}, {memory}, {seconds:,.0f}"
+    at_once = "/".join(dict.fromkeys(str(record["cells_at_once"] or "?") for record in records))
+    resumed = _RESUMED if any(record.get("resumed_after") for record in records) else ""
+    return f"{rate:,.0f}, {memory}, {seconds:,.0f}, {at_once}{resumed}"
 
 
 def _recipes(records: Records) -> str:
@@ -180,7 +185,7 @@ def _footnotes(records: Records) -> list[str]:
             )
     changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record["changes"].items()})
     if changes:
-        lines.append(f"{_CHANGED} not the recipe as shipped: {', '.join(changes)}.")
+        lines.append(f"{_CHANGED} differs from the recipe: {', '.join(changes)}.")
     return ["  \n".join(lines)] if lines else []
 
 
@@ -193,13 +198,8 @@ def _difference(kinds: dict[str, dict[str, Any]]) -> str:
 
 
 def _circumstances(records: Records) -> str:
-    """Where, in which precision, and how many at once."""
-    places = sorted(
-        {
-            f"{_machine(record)}, {record['precision']}, {record['cells_at_once'] or 'an unknown number of'} at once"
-            for record in records
-        }
-    )
+    """Where, and in which precision."""
+    places = sorted({f"{_machine(record)}, {record['precision']}" for record in records})
     return f" Measured on: {'; '.join(places)}." if places else ""
 
 

@@ -40,8 +40,8 @@ def _demo(results: Path) -> str | None:
         return None
     rows = [[str(cell) for cell in row] for row in record["rows"]]
     return (
-        f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, "
-        f"{record['protocol']}):\n\n{_table(record['columns'], rows)}\n"
+        f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
+        f"rate is T2's best of three; {record['protocol']}):\n\n{_table(record['columns'], rows)}\n"
     )
 
 
@@ -54,7 +54,7 @@ def _growth(results: Path) -> str | None:
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
-        f"(`transnormer bench ops`):\n\n{_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+        f"({_command(record)}):\n\n{_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
 
@@ -74,9 +74,9 @@ def _kernels(results: Path) -> str | None:
 
     rows = [[shape, *(cell(row.get(case)) for case in cases)] for shape, row in times.items()]
     return (
-        f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, whole op "
-        "with feature map and norm; microseconds forward / forward + backward; `transnormer bench ops --device cuda`):"
-        f"\n\n{_table(['shape', *cases], rows)}\n"
+        f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
+        "(LLM), 2 of 32 (LRA); whole op with feature map and norm, rela is ReLU attention; microseconds forward / "
+        f"forward + backward; {_command(record)}):\n\n{_table(['shape', *cases], rows)}\n"
     )
 
 
@@ -97,7 +97,7 @@ def _training(results: Path) -> str | None:
     dropout = f"dropout {settings['dropout']}" if settings.get("dropout") else "no dropout"
     return (
         f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
-        f"{settings['precision']}; `transnormer bench speed --setting lm --mode graph`):\n\n"
+        f"{settings['precision']}; {_command(record)}):\n\n"
         + _table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
@@ -133,7 +133,7 @@ def _speed_over_length(results: Path) -> str | None:
     return (
         f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
-        f"second of {len(methods)} methods; `transnormer bench speed --mode graph`):\n\n"
+        f"second of {len(methods)} methods; {_command(record)}):\n\n"
         f"{_table(['method', *lengths], rows)}\n"
     )
 
@@ -160,13 +160,16 @@ def _decoding(results: Path) -> str | None:
     columns += [f"{name}, state a text" for name in names]
     return (
         f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
-        "vanilla's step recorded anew for each length; `transnormer bench decode`):\n\n"
+        f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
         f"{_table(columns, rows)}\n"
     )
 
 
 def _arena(results: Path) -> str | None:
-    rows = [["the paper", "t2", *(f"{PAPER['t2'][task]:.2f}" for task in TASKS), f"{_mean_of_four(PAPER['t2']):.2f}"]]
+    rows = []
+    for method in ("t1", "t2"):
+        figures = [*(PAPER[method][task] for task in TASKS), _mean_of_four(PAPER[method])]
+        rows.append(["the paper", method, *(f"{figure:.2f}" for figure in figures)])
     folders = [folder for folder in sorted(results.glob("lra*")) if read_records(folder)]
     for folder in folders:
         setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
@@ -177,8 +180,9 @@ def _arena(results: Path) -> str | None:
     columns = ["set-up", "method", *TASKS, "mean without retrieval"]
     return (
         "**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: one seed, of the "
-        "checkpoint that is best on the validation split; the paper's: its best test accuracy. The settings of `tuned` "
-        f"were chosen for T2, on the validation splits. Everything beside the paper's figures in {links}):\n\n"
+        "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
+        "settings of `tuned` were chosen for T2, on the validation splits. † Not the published data: never compare. "
+        f"‡ Differs from the recipe. What that means, and everything beside the paper's figures: {links}):\n\n"
         f"{_table(columns, rows)}\n"
     )
 
@@ -193,6 +197,15 @@ def _elsewhere(results: Path) -> str | None:
         return None
     links = ", ".join(f"[{file.stem}](results/bench/{file.name})" for file in files)
     return f"More of `transnormer bench speed`, some with all methods: {links}.\n"
+
+
+def _command(record: dict[str, Any]) -> str:
+    """What was typed for a record, but for where it went."""
+    words = list(record["environment"]["command"])
+    if "--out" in words:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return f"`{' '.join(words)}`"
 
 
 def _gpu(record: dict[str, Any]) -> str:
