@@ -86,6 +86,11 @@ def test_one_cell_from_fresh_interpreters(setup: str | None, folder: str, tmp_pa
             "data.sequence_length: has no meaning",
             "leave it",
         ),
+        (
+            ["--tasks", "text", "--data", ".", "data.limit_examples=9"],
+            "data.limit_examples: lra/text is prepared already, in text",
+            "leave it out",
+        ),
         (["--tasks", "text", "--data", ".", "model.embedding=number"], "tokens of lra/text are not amounts", "table"),
         (["data.sequence_length=9"], "all 16 cells: data.sequence_length: has no meaning for lra/listops", "leave it"),
         (["--methods", "t2", "train.speed=graph"], "train.speed=graph needs a CUDA device", "train.speed=auto"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,7 +122,7 @@ def test_an_option_of_the_wrong_type_is_an_error_at_once(options, message):
         ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1, got 0"),
         ({"classifier_hidden_size": 0}, "classifier_hidden_size must be at least 1, got 0"),
         ({"num_labels": 0}, "num_labels must be at least 1, got 0"),
-        ({"initializer_range": -0.02}, "initializer_range must not be negative, got -0.02"),
+        ({"initializer_range": -0.02}, "initializer_range must be a finite number from 0 on, got -0.02"),
         *[
             ({field: wrong}, rf"{field} must lie in \[0, 1\), got {wrong}")
             for field in ("dropout", "attention_dropout")
@@ -136,12 +137,26 @@ def test_an_option_of_the_wrong_type_is_an_error_at_once(options, message):
         ({"hidden_size": 64.0}, "hidden_size must be int, got 64.0"),
         ({"dropout": "none"}, "dropout must be float, got 'none'"),
         ({"mixers": "norm"}, r"mixers must be list\[str\] \| None, got 'norm'"),
+        ({"mixers": [1, 2, 3, 4]}, r"mixers must be list\[str\] \| None, got \[1, 2, 3, 4\]"),
+        ({"mixer_options": {"diag": 5}}, "mixer_options must be dict"),
+        ({"mixer_options": {1: {}}}, "mixer_options must be dict"),
+        ({"eos_token_id": ["a"]}, "eos_token_id must be int"),
+        ({"initializer_range": float("inf")}, "initializer_range must be a finite number"),
     ],
     ids=str,
 )
 def test_a_field_that_no_model_can_have_is_refused_when_the_config_is_made(fields, message):
     with pytest.raises(ConfigError, match=message):
         tn.preset("t2-tiny", **fields)
+
+
+def test_numbers_of_numpy_and_tuples_are_as_good(tmp_path):
+    fields = {"vocab_size": np.int64(300), "dropout": np.float32(0.5), "causal": np.bool_(True)}
+    config = tn.preset("t2-tiny", mixers=("diag", "norm", "norm", "norm"), **fields)
+    config.save_pretrained(tmp_path)
+    saved = tn.TransNormerConfig.from_pretrained(tmp_path)
+    assert (saved.vocab_size, saved.dropout, saved.causal) == (300, 0.5, True)
+    assert saved.mixers == ["diag", "norm", "norm", "norm"]
 
 
 def test_without_a_preset_too():

@@ -88,8 +88,15 @@ def test_wrong_arguments_are_named():
         norm_decode_step(q, k, v, torch.zeros(2, 3, 4, 5), positions=positions)
     with pytest.raises(ConfigError, match=r"one token each, got \[2, 2, 3, 4\]"):
         norm_decode_step(q.repeat(1, 2, 1, 1), k, v, memory, positions=positions)
-    with pytest.raises(ConfigError, match=r"positions must be \[B\] = \[2\], got \[3\]"):
-        norm_decode_step(q, k, v, memory, positions=torch.zeros(3))
+    with pytest.raises(ConfigError, match=r"positions must be whole numbers \[B\] = \[2\], got \[3\]"):
+        norm_decode_step(q, k, v, memory, positions=torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ConfigError, match=r"must be whole numbers \[B\] = \[2\], got \[2\] torch.float32"):
+        norm_decode_step(q, k, v, memory, positions=torch.zeros(2))
+    with pytest.raises(ConfigError, match="as q, got 8 of torch"):
+        diag_decode_step(q, k, v, slots, slots, positions=positions)
+    slots = slots.double()
+    with pytest.raises(ConfigError, match="keys must have at least one slot"):
+        diag_decode_step(q, k, v, slots[:, :0], slots[:, :0], positions=positions)
     with pytest.raises(ConfigError, match=r"rates must be \[D/2\] = \[2\]"):
         norm_decode_step(q, k, v, memory, positions=positions, rates=torch.zeros(4))
     with pytest.raises(ConfigError, match=r"values must be \[B, S, H, D\] = \[2, S, 3, 4\]"):
@@ -97,7 +104,7 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ConfigError, match="memory must be contiguous"):
         norm_decode_step(q, k, v, memory.mT, positions=positions)
     with pytest.raises(ConfigError, match="must be neighbours in keys"):
-        diag_decode_step(q, k, v, torch.zeros(2, 8, 4, 3).mT, slots, positions=positions)
+        diag_decode_step(q, k, v, torch.zeros(2, 8, 4, 3, dtype=torch.float64).mT, slots, positions=positions)
     with pytest.raises(ConfigError, match="unknown kind 'sofmax'"):
         diag_decode_step(q, k, v, slots, slots, positions=positions, kind="sofmax")
     assert "a block of 512 tokens is above 128" in explain("decode_step", "cuda", slots=512).reason

@@ -100,9 +100,10 @@ def test_a_run_of_an_older_version_has_nothing_to_compare(undisturbed: Path, tmp
 
 def test_a_damaged_record_of_the_data_is_named(store: Path, tmp_path: Path, monkeypatch) -> None:
     train_four_steps(tiny_config(store), tmp_path / "run", monkeypatch)
-    (tmp_path / "run" / "data.json").write_text("")
-    with pytest.raises(DataError, match=r"data\.json is damaged"):
-        resume(tmp_path / "run", show=False)
+    for damaged in ("", '{"store": "x", "digest": 1}'):
+        (tmp_path / "run" / "data.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"data\.json is damaged"):
+            resume(tmp_path / "run", show=False)
 
 
 def test_relative_paths_are_those_of_the_folder_where_the_run_began(
@@ -123,6 +124,10 @@ def test_data_may_move(undisturbed: Path, tmp_path: Path, monkeypatch) -> None:
     store, run = tiny_store(tmp_path), tmp_path / "run"
     train_four_steps(tiny_config(store), run, monkeypatch)
     store.rename(tmp_path / "moved")
+    for use in (resume, evaluate_run):
+        with pytest.raises(DataError, match="is not there") as error:
+            use(run)
+        assert f"data.store in {run / 'config.yaml'}" in str(error.value.hint)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace(str(store), str(tmp_path / "moved")))
     resume(run, show=False)

@@ -18,10 +18,11 @@ _SUFFIXES = {"k": 1024, "m": 1024**2}
 
 def require_writable(path: Path) -> None:
     """Raise what writing the record would, before minutes are spent on measuring it; nothing is written."""
-    with _disk_errors(path):
-        for file in (path, _partial(path), _table(path)):
+    for file in (path, _partial(path), _table(path)):
+        with _disk_errors(file):
             if file.exists():
                 file.open("ab").close()
+    with _disk_errors(path):
         folder = path.parent
         while not folder.exists():
             folder = folder.parent

@@ -38,6 +38,8 @@ def _writable_json_file(out: Path | None) -> Path | None:
     """Tables are written beside the record, under its name with another ending."""
     if out is None:
         return None
+    if not out.name:
+        raise ConfigError(f"--out {out} names no file", "use --out record.json")
     if out.suffix != ".json":
         raise ConfigError(f"--out {out}: the record is a JSON file", f"use --out {out.with_suffix('.json')}")
     from transnormer.bench.record import require_writable

@@ -20,8 +20,8 @@ from transnormer.errors import ConfigError
 
 Tree = dict[str, Any]
 
-# How a corpus or an lra task is prepared.
-_PREPARATION = ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes", "limit_examples")
+# Keys of `data` that say how a corpus or an lra task is prepared: idle beside a store.
+PREPARATION = ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes", "limit_examples")
 _OVERRIDE = "override "  # how the origin of a value from the command line begins
 
 
@@ -88,7 +88,7 @@ def _settle_store(data: Tree, origins: dict[str, str]) -> None:
     if data.get("store") is None:
         return
     idle = []
-    for name in _PREPARATION:
+    for name in PREPARATION:
         key = f"data.{name}"
         if data.get(name) is None:
             continue

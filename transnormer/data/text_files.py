@@ -44,7 +44,8 @@ def _matching(patterns: Sequence[str]) -> list[Excerpt]:
             matches = [Path(pattern)]
         found.update({path.resolve(): path for path in matches})
     if not found:
-        raise ConfigError("no text files were given", "use a pattern such as --text 'my/*.txt'")
+        hint = "name a pattern: `data prepare` takes --text 'my/*.txt', `train` data.source='my/*.txt'"
+        raise ConfigError("no text files were given", hint)
     # Names are relative to the files' common folder: a copy of that folder elsewhere gives the same store.
     common = os.path.commonpath([path.parent for path in found])
     named = sorted((path.relative_to(common).as_posix(), shown) for path, shown in found.items())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.config.keys import flat
+from transnormer.config.load import PREPARATION
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
 from transnormer.train.checkpoint import list_checkpoints
@@ -127,9 +128,11 @@ def cell_name(task: str, method: str, seed: int) -> str:
 def differences(
     before: RunConfig, now: RunConfig, besides: Collection[str] = frozenset()
 ) -> dict[str, tuple[Any, Any]]:
-    """Every key whose value differs, `besides` those that may, with both values."""
+    """Every key whose value differs and has an effect, `besides` those that may differ, with both values."""
     old, new = flat(before.model_dump(mode="json")), flat(now.model_dump(mode="json"))
-    keys = sorted((old.keys() | new.keys()) - set(besides))
+    prepared = before.data.store is not None and now.data.store is not None
+    idle = {f"data.{name}" for name in PREPARATION} if prepared else set()
+    keys = sorted((old.keys() | new.keys()) - set(besides) - idle)
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
 

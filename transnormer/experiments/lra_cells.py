@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from transnormer.config.load import load_config
+from transnormer.config.load import PREPARATION, load_config
 from transnormer.config.schema import RunConfig
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, did_you_mean
@@ -118,6 +118,11 @@ def _where(task: str, data: Path | None, overrides: Sequence[str]) -> list[str]:
     if not {"data.store", "data.source"}.isdisjoint(_keys(overrides)):
         return []
     if data is not None and (data / task).exists():
+        if idle := [key for key in _keys(overrides) if key in {f"data.{name}" for name in PREPARATION}]:
+            raise ConfigError(
+                f"{', '.join(idle)}: lra/{task} is prepared already, in {data / task}",
+                hint="leave it out, or leave --data out where the task is generated",
+            )
         return [f"data.store={data / task}"]
     if not spec_of(f"lra/{task}").generated:
         folder = data or Path("data")

@@ -86,8 +86,14 @@ def _fits(value: Any, wanted: Any) -> bool:
     origin, arguments = get_origin(wanted), get_args(wanted)
     if arguments and origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in arguments)
-    if origin is Sequence:
+    if origin in (Sequence, list):
         return isinstance(value, list | tuple) and all(_fits(each, arguments[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            _fits(key, arguments[0]) and _fits(each, arguments[1]) for key, each in value.items()
+        )
+    if wanted is Any:
+        return True
     if wanted in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, (int, float) if wanted is float else origin or wanted)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -58,7 +60,7 @@ class TransNormerConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     causal: bool = True
     mixers: list[str] | None = None
-    mixer_options: dict | None = None
+    mixer_options: dict[str, dict[str, Any]] | None = None
     # Inner width of the feed-forward layer; unset: int(8d/3) for the GLU, 4d for the FFN.
     intermediate_size: int | None = None
     feed_forward: str = "glu"
@@ -97,6 +99,8 @@ class TransNormerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name, value in vars(self).items():
+            setattr(self, name, plain(value))
         check_types(vars(self))
         if self.mixers is None:
             self.mixers = diag_then_norm(self.num_hidden_layers)
@@ -121,8 +125,8 @@ class TransNormerConfig(PreTrainedConfig):
                 raise ConfigError(f"{field} must be at least 1, got {getattr(self, field)}")
         for field in ("dropout", "attention_dropout"):
             check_probability(field, getattr(self, field))
-        if not self.initializer_range >= 0:
-            raise ConfigError(f"initializer_range must not be negative, got {self.initializer_range}")
+        if not 0 <= self.initializer_range < math.inf:
+            raise ConfigError(f"initializer_range must be a finite number from 0 on, got {self.initializer_range}")
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
@@ -183,6 +187,13 @@ class TransNormerConfig(PreTrainedConfig):
             **{key: value for key, value in model_wide.items() if key in defaults},
             **self.mixer_options.get(mixer, {}),
         }
+
+
+def plain(value: Any) -> Any:
+    """A value as a config file holds it: numbers of numpy as Python's, tuples as lists."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def check_types(fields: Mapping[str, Any]) -> None:

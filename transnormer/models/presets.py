@@ -12,7 +12,7 @@ from typing import Any
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.registry import mixer_class
-from transnormer.models.config import TransNormerConfig, check_types, diag_then_norm
+from transnormer.models.config import TransNormerConfig, check_types, diag_then_norm, plain
 
 _TRANSNORMER = {"feed_forward": "glu", "norm": "rms", "position": "lrpe"}
 _BASELINE = {"feed_forward": "ffn", "norm": "layer", "position": "none"}
@@ -167,6 +167,7 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
     for key in overrides:
         if key not in known:
             raise ConfigError(f"'{key}' is not a field of the model", did_you_mean(key, known))
+    overrides = {key: plain(value) for key, value in overrides.items()}
     check_types(overrides)
     causal = overrides.get("causal", SIZES[size]["causal"])
     if not _serves(method, causal):

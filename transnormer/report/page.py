@@ -99,13 +99,16 @@ def run_page(runs: Sequence[RunRecord]) -> Page:
     finished = [run.result for run in runs if run.result]
     differing = keys_that_differ(runs)
     protocols = dict.fromkeys(result["protocol"] for result in finished)
+    explained = [f"Scored on {'; '.join(protocols)}."] if protocols else []
+    if any(name.startswith("test") for name in metrics):
+        explained.append(_VALID_AND_TEST)
     return Page(
         title="Runs",
         lead="What was trained, and how far it came.",
         sections=[
             Section(
                 "Outcome",
-                text=f"Scored on {'; '.join(protocols)}. {_VALID_AND_TEST}" if protocols else "",
+                text=" ".join(explained),
                 table=Table(["run", "preset", "parameters", "tokens/s", *metrics], rows),
             ),
             *([Section("Keys that differ", table=differing)] if differing.rows else []),

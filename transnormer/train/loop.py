@@ -81,6 +81,7 @@ def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
         if show is not False:
             print(f"{folder.path} is finished after {result['steps']} steps, there is nothing to resume")
         return result
+    folder.require_store(config)
     ranks = Ranks(config.train)
     with _as_only_writer(folder, ranks) as stale_holder:
         learner = Learner(config, ranks)
@@ -101,6 +102,7 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     """Score the final, best or last weights of a run on a split of its data."""
     folder = RunFolder(Path(out))
     config = folder.read_config()
+    folder.require_store(config)
     weights, step = weights_folder(folder, checkpoint)
     # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
     train = config.train.model_copy(update={"speed": "eager"})

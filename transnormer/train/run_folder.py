@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -100,6 +101,10 @@ class RunFolder:
             finally:
                 os.close(descriptor)
         self._require_empty()
+        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            problem = os.strerror(errno.EACCES if nearest.is_dir() else errno.ENOTDIR)
+            raise DiskError(f"cannot write {self.path}: {problem}", hint="choose another --out")
 
     def require_run(self) -> None:
         """Refuse a folder that holds no run."""
@@ -137,6 +142,8 @@ class RunFolder:
         try:
             recorded = json.loads(self.data_file.read_text())
             store, digest = recorded["store"], recorded["digest"]
+            if not isinstance(digest, str):
+                raise TypeError("its digest is no text")
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{self.data_file} is damaged: {error}",
@@ -147,6 +154,14 @@ class RunFolder:
                 f"{self.path} began with data of digest {digest[:12]} in {store}; "
                 f"those in {data.path} have {data.digest[:12]}",
                 hint="put the old data back, or start a new run with `transnormer train`",
+            )
+
+    def require_store(self, config: RunConfig) -> None:
+        """Say what to do where the store of a run is no longer in its place."""
+        if config.data.store is not None and not Path(config.data.store).exists():
+            raise DataError(
+                f"{config.data.store}, the data of {self.path}, is not there",
+                hint=f"put the store back, or write its new place to data.store in {self.config_file}",
             )
 
     def read_config(self) -> RunConfig:

@@ -79,6 +79,9 @@ def diag_decode_step(
                 f"diag_decode_step: {name} must be [B, S, H, D] = [{batch}, S, {heads}, {q.shape[-1]}], and v as q, "
                 f"got {list(slots.shape)}, and v {list(v.shape)}"
             )
+        if not slots.shape[1] or slots.dtype != q.dtype:
+            got = f"{slots.shape[1]} of {slots.dtype}"
+            raise ConfigError(f"diag_decode_step: {name} must have at least one slot, of {q.dtype} as q, got {got}")
         if slots.stride(-1) != 1:
             raise ConfigError(f"diag_decode_step: the numbers of one key or value must be neighbours in {name}")
     if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=keys.shape[1]).backend == "triton":
@@ -108,8 +111,9 @@ def _check(
     if q.dim() != 4 or q.shape[1] != 1 or q.shape != k.shape or v.shape[:3] != q.shape[:3]:
         shapes = ", ".join(str(list(x.shape)) for x in (q, k, v))
         raise ConfigError(f"{op}: q, k and v must be [B, 1, H, D] of one token each, got {shapes}")
-    if positions.shape != q.shape[:1]:
-        raise ConfigError(f"{op}: positions must be [B] = [{q.shape[0]}], got {list(positions.shape)}")
+    if positions.shape != q.shape[:1] or positions.is_floating_point():
+        got = f"{list(positions.shape)} {positions.dtype}"
+        raise ConfigError(f"{op}: positions must be whole numbers [B] = [{q.shape[0]}], got {got}")
     if rates is not None:
         check_rotation(op, q, k, positions[:, None], rates, reflection)
     return q.shape[0], q.shape[2]

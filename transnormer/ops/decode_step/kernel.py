@@ -84,7 +84,7 @@ def _diag(
 ):  # fmt: skip
     batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot, d = tl.arange(0, BS), tl.arange(0, BD)
-    place = tl.load(POSITIONS + batch * p_b) % S
+    place = (tl.load(POSITIONS + batch * p_b) % S + S) % S  # % is that of C: never outside of the slots
     before = (slot[:, None] < place) & (d[None, :] < D)
     keys_at, values_at = KEYS + batch * keys_b + head * keys_h, VALUES + batch * values_b + head * values_h
     keys = tl.load(keys_at + slot[:, None] * keys_s + d[None, :], mask=before, other=0.0).to(tl.float32)
