@@ -113,6 +113,8 @@ def test_cost() -> None:
     assert table["t1"][1] == "412, –, 1,234, ?"
     assert list(table) == ["steps/s, GiB, s, at once", "t1", "t2"], "methods that did not run have no cost"
     assert "Measured on: A GPU, bf16; a processor, float32." in lra_page(records)
+    assert "§ Stopped and continued" in lra_page(records)
+    assert "§" not in lra_page([record("listops", "t2", 40.0)])
 
 
 def test_an_empty_folder_and_another_method(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def lra_page(records: Records) -> str:
         accuracy_table(records),
         *_footnotes(records),
         "## Cost\n\nTraining steps per second, peak GPU memory, seconds of training (evaluations not counted), and how "
-        "many cells ran at once: compare times of equally many only." + _circumstances(records),
+        f"many cells ran at once: compare times of equally many only.{_resumed(records)}{_circumstances(records)}",
         cost_table(records),
     ]
     return "\n\n".join(parts) + "\n"
@@ -195,6 +195,12 @@ def _difference(kinds: dict[str, dict[str, Any]]) -> str:
     if data["limit"]:
         parts.append(f"at most {data['limit']:,} examples of each split")
     return ", ".join(parts)
+
+
+def _resumed(records: Records) -> str:
+    if not any(record.get("resumed_after") for record in records):
+        return ""
+    return f" {_RESUMED} Stopped and continued: over all its parts, but as many at once as in the last one."
 
 
 def _circumstances(records: Records) -> str:
