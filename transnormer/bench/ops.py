@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from transnormer.allocator import keep_freed_memory
 from transnormer.bench.timing import median_seconds
 from transnormer.errors import TransNormerError
 from transnormer.ops import diag_attention, norm_attention
@@ -36,7 +37,8 @@ class GateFailed(TransNormerError):
 
 
 def measure_ops(lengths: list[int]) -> Iterator[dict[str, Any]]:
-    """One row per op and length, as they are measured."""
+    """One row per op and length, as they are measured; memory is kept as in training."""
+    keep_freed_memory()
     for case in CASES:
         choice = explain(case.split()[0])
         _check(case)
