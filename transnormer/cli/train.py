@@ -70,4 +70,4 @@ def _check_names(config: RunConfig) -> None:
 
     if config.task not in TASKS:
         raise ConfigError(f"task: unknown task '{config.task}'", hint=did_you_mean(config.task, TASKS))
-    preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True))
+    preset(config.model.preset, **config.model.changes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -59,6 +59,10 @@ class ModelSection(Section):
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=None, description="on attention weights"
     )
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that differ from the preset."""
+        return self.model_dump(exclude={"preset"}, exclude_none=True)
 
 
 class DataSection(Section):

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-
 from transnormer.config.load import PREPARATION, load_config
-from transnormer.config.schema import RunConfig
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.experiments.cells import Cell, cell_name
 from transnormer.experiments.faults import Faults
-from transnormer.models.backbone import TransNormerModel
 from transnormer.models.presets import METHODS, list_presets, preset
 from transnormer.report.lra_paper import TASKS
 
@@ -89,16 +85,10 @@ def plan_cells(
                     own = [f"model.preset={model}", f"seed={seed}"]
                     arguments = [*_positions(recipe, model, overrides), *changes[task], *own]
                     config = load_config(recipe, arguments)
-                    _try_model(config)
+                    preset(model, **config.model.changes())  # a config of a model looks at all its options
                     cells.append(Cell(task, method, seed, runs / name, config, (recipe, *arguments)))
     faults.raise_if_any(len(methods) * len(tasks) * len(seeds))
     return cells
-
-
-def _try_model(config: RunConfig) -> None:
-    """Mixers look at their options when they are built; on the meta device that takes no memory."""
-    with torch.device("meta"):
-        TransNormerModel(preset(config.model.preset, **config.model.model_dump(exclude={"preset"}, exclude_none=True)))
 
 
 def _positions(recipe: str, model: str, overrides: Sequence[str]) -> list[str]:

@@ -110,7 +110,7 @@ class LongRangeArena(Task):
         """The preset, what the config changes of it, and what the task requires."""
         section = self.config.model
         fields = {"causal": False, "num_labels": self.store.num_labels, **self._protocol.model_fields}
-        fields |= section.model_dump(exclude={"preset"}, exclude_none=True)
+        fields |= section.changes()
         size = preset(section.preset, **fields)
         positions = self.store.max_length
         if section.max_position_embeddings is not None and section.max_position_embeddings < positions:

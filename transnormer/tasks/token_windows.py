@@ -115,13 +115,12 @@ class TokenWindowTask(Task):
 
     def model_config(self, **fields: Any) -> TransNormerConfig:
         """The preset, what the config changes of it, and what the task requires."""
-        changes = self.config.model.model_dump(exclude={"preset"}, exclude_none=True)
         # generate() reads from a model's config how its tokenizer begins, ends and pads a text.
         special = {
             f"{kind}_token_id": getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad")
         }
         fields = {"vocab_size": self.store.vocab_size, **special, **fields}
-        return preset(self.config.model.preset, **changes, **fields)
+        return preset(self.config.model.preset, **self.config.model.changes(), **fields)
 
     def _eval_batches(self, windows: Windows, rank: int, world_size: int) -> Iterator[Batch]:
         """Full windows in batches, and the last, shorter one by itself: nothing needs padding."""
