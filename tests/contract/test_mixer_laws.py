@@ -73,6 +73,15 @@ def test_any_length_gives_finite_output_of_the_same_shape(case):
         assert y.isfinite().all()
 
 
+@ALL
+def test_a_batch_without_texts_gives_one_back(case):
+    mixer, x = build(case).train(), tokens(0, 70).requires_grad_()
+    for mask in (None, torch.ones(0, 70, dtype=torch.bool)):
+        y = mixer(x, mask=mask)
+        assert y.shape == (0, 70, HIDDEN)
+        y.sum().backward()
+
+
 @CAUSAL
 def test_a_token_changes_nothing_before_it_bit_for_bit(case):
     mixer = build(case)

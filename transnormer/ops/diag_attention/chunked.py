@@ -46,7 +46,7 @@ def block_attention(
         elif causal:
             scores = scores.tril()
         out = F.dropout(scores.relu(), dropout_p) @ v
-    return out.transpose(1, 2).unflatten(0, (batch, -1)).flatten(1, 2)[:, :length]  # [B, T, H, E]
+    return out.transpose(1, 2).unflatten(0, (batch, -(-length // block))).flatten(1, 2)[:, :length]  # [B, T, H, E]
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:
