@@ -37,7 +37,8 @@ MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
 # Values of a width that this divides are read 16 bytes at a time. Those with a column more, for a denominator, begin at
 # any address and would be read number by number: 33 columns of bfloat16 take 138 loads in the backward, 48 take 26.
-_ALIGNED = 8
+# Wider values than these take other kernels, which have not been run on padded ones.
+_ALIGNED, _WIDEST_PADDED = 8, 64
 
 
 def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **_: Any) -> str | None:
@@ -207,7 +208,7 @@ def norm_attention(
     know nothing of each other.
     """
     width = v.shape[3]
-    if width % _ALIGNED:
+    if width % _ALIGNED and width < _WIDEST_PADDED:
         spare = (0, -width % (2 * _ALIGNED))
         state = None if state is None else F.pad(state, spare)
         out, memory, squares = norm_attention(
