@@ -173,7 +173,7 @@ def test_ops_on_a_gpu_prints_the_summary_and_writes_all_rows(tmp_path, monkeypat
     arguments = ("--cases", "norm causal", "--shapes", "LM 64x512", "--peers", "compile", "--out", out)
     done = run("ops", "--device", "cuda", "--compile-jobs", 3, *arguments)
     assert done.exit_code == 0, done.output
-    assert ahead == [(["norm causal"], ["LM 64x512"], 3)]
+    assert ahead == [(["norm causal"], ["LM 64x512"], ["compile"], 3)]
     assert "norm causal  LM 64x512  triton  40.0 | 120.0 us, measured" in done.stderr
     assert "norm causal  LM 64x512  compile  TypeError: no" in done.stderr
     assert "fla* 329.0" in done.stdout

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from itertools import product
+
 import pytest
 import torch
 
@@ -52,7 +55,7 @@ def test_a_right_op_is_timed(case, sets, here):
         assert (row["forward_us"], row["forward_backward_us"]) == (1.0, 1.0)
 
 
-def test_every_kernel_is_compiled_ahead_once_and_failures_wait_for_the_measurement(monkeypatch):
+def test_every_contender_is_compiled_ahead_once_and_failures_wait_for_the_measurement(monkeypatch):
     ran = []
 
     class Here:
@@ -62,25 +65,34 @@ def test_every_kernel_is_compiled_ahead_once_and_failures_wait_for_the_measureme
         def __exit__(self, *_):
             pass
 
-        def run(self, function, case, shape):
-            assert function is gpu_ops.compile_ours
-            ran.append((case, shape))
-            if case == "norm full":
+        def run(self, function, *what):
+            assert function is gpu_ops.compile_contender
+            ran.append(what)
+            if "norm full" in what:
                 raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(gpu_ops, "Worker", Here)
-    gpu_ops.compile_ahead(["norm causal", "norm full"], ["LM 64x512", "LM 16x2048"], jobs=3)
-    assert sorted(ran) == sorted((c, s) for c in ("norm causal", "norm full") for s in ("LM 64x512", "LM 16x2048"))
+    cases, shapes = ["norm causal", "norm full"], ["LM 64x512", "LM 16x2048"]
+    gpu_ops.compile_ahead(cases, shapes, ["compile", "flex-tuned"], jobs=3)
+    assert sorted(ran) == sorted(product((*gpu_ops.OURS, "compile"), cases, shapes))
 
 
 def test_compiling_ahead_runs_what_is_measured(sets, here, monkeypatch):
     used = []
     monkeypatch.setattr(gpu_ops, "_input_sets", lambda shape, count: sets)
     monkeypatch.setattr(gpu_ops, "_results", lambda op, inputs: used.append((op, inputs)))
-    for case, count in (("norm causal", 2), ("diag softmax causal", 1), (FULL_SOFTMAX, 0)):
-        used.clear()
-        gpu_ops.compile_ours(case, "LM 64x512")
-        assert [inputs for _, inputs in used] == [sets[0]] * count
+    monkeypatch.setattr(gpu_ops, "tune_one_at_a_time", lambda: None)
+    monkeypatch.setenv("FLA_CACHE_RESULTS", "1")
+    for case, names in (
+        ("norm causal", ["triton", "triton-folded", "torch"]),
+        ("diag softmax causal", ["triton", "torch", "sdpa"]),
+        (FULL_SOFTMAX, ["sdpa"]),
+    ):
+        for name in (*gpu_ops.OURS, "torch", "sdpa"):
+            used.clear()
+            gpu_ops.compile_contender(name, case, "LM 64x512")
+            assert [inputs for _, inputs in used] == ([sets[0]] if name in names else [])
+    assert os.environ["FLA_CACHE_RESULTS"] == "0"
 
 
 def test_who_computes_what(sets, here):

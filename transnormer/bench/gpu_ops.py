@@ -6,6 +6,7 @@ CUDA graph over rotated inputs, so that neither launch gaps nor the cache flatte
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from transnormer.bench.modes import describe, require_no_waiting
 from transnormer.bench.ops import GateFailed
-from transnormer.bench.peers import PEERS
+from transnormer.bench.peers import PEERS, SEARCHING
 from transnormer.bench.quoted_peers import quoted_rows
 from transnormer.bench.shapes import SHAPES, floor_microseconds
 from transnormer.bench.timing import graph_microseconds
+from transnormer.bench.tuning import tune_one_at_a_time
 from transnormer.bench.whole_ops import FULL_SOFTMAX, FoldedOp, Op, folded_op, unfolded, whole_op
 from transnormer.bench.worker import Worker
 
@@ -67,39 +69,40 @@ def measure_gpu_ops(
                 yield _with_multiples(quoted, floor)
 
 
-def compile_ahead(cases: list[str], shapes: list[str], jobs: int) -> None:
-    """Compile our kernels in several processes at once; the measurement finds them on disk.
+def compile_ahead(cases: list[str], shapes: list[str], peers: list[str], jobs: int) -> None:
+    """Compile all contenders in several processes at once; the measurement finds their kernels on disk.
 
     Whatever goes wrong here goes wrong there again, where it is told.
     """
-    waiting = SimpleQueue[tuple[str, str]]()
+    waiting = SimpleQueue[tuple[str, str, str]]()
     for shape in shapes:
         for case in cases:
-            waiting.put((case, shape))
+            for name in [*OURS, *(peer for peer in peers if peer not in SEARCHING)]:
+                waiting.put((name, case, shape))
 
     def compile_some() -> None:
         with Worker() as worker:
             while True:
                 try:
-                    case, shape = waiting.get_nowait()
+                    name, case, shape = waiting.get_nowait()
                 except Empty:
                     return
                 with suppress(Exception):
-                    worker.run(compile_ours, case, shape)
+                    worker.run(compile_contender, name, case, shape)
 
     with ThreadPoolExecutor(jobs) as pool:
         for job in [pool.submit(compile_some) for _ in range(jobs)]:
             job.result()
 
 
-def compile_ours(case: str, shape: str) -> None:
-    """Run our kernels of a case once, forward and backward."""
-    if case == FULL_SOFTMAX:
-        return
-    inputs = _input_sets(shape, count=1)[0]
-    for op in (whole_op(case, "triton"), folded_op(case, "triton")):
-        if op is not None:
-            _results(op, inputs)
+def compile_contender(name: str, case: str, shape: str) -> None:
+    """Run one way to compute a case once, forward and backward; choices by time are left to the measurement."""
+    tune_one_at_a_time()
+    os.environ["FLA_CACHE_RESULTS"] = "0"  # this process is not alone: what flash-linear-attention chooses is not kept
+    torch.compiler.reset()
+    op = _ours(name, case)[0] if name in OURS else PEERS[name](case, SHAPES[shape].length)
+    if op is not None:
+        _results(op, _input_sets(shape, count=1)[0])
 
 
 def _with_multiples(row: dict[str, Any], floor: dict[str, float]) -> dict[str, Any]:
@@ -128,18 +131,22 @@ def _measure(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]
         return {"failed": _OUT_OF_MEMORY}
 
 
-def _measure_ours(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
-    """A kernel of ours that is wrong ends the benchmark."""
+def _ours(name: str, case: str) -> tuple[Op | FoldedOp, Op] | tuple[None, None]:
+    """What is timed, and what is checked: the same with its norm applied."""
     if name == "triton-folded":
         folded = folded_op(case, "triton")
-        if folded is None:
-            return None
-        timed: Op | FoldedOp = folded
-        checked = unfolded(folded)
-    elif case == FULL_SOFTMAX:
+        return (None, None) if folded is None else (folded, unfolded(folded))
+    if case == FULL_SOFTMAX:
+        return None, None
+    op = whole_op(case, "triton")
+    return op, op
+
+
+def _measure_ours(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
+    """A kernel of ours that is wrong ends the benchmark."""
+    timed, checked = _ours(name, case)
+    if timed is None or checked is None:
         return None
-    else:
-        timed = checked = whole_op(case, "triton")
     errors = _errors(case, checked, sets[0], exact)
     if not max(errors.values()) <= _ALLOWED:
         raise GateFailed(f"{case}, {name}: relative errors against float64 are {errors}, allowed are {_ALLOWED:.0e}")

@@ -135,6 +135,8 @@ PEERS: dict[str, Builder] = {
     "fla-chunk": _fla("chunk_linear_attn"),
     "fla-fused": _fla("fused_chunk_linear_attn"),
 }
+# Whose compilation is a search by time: nothing else may run beside it.
+SEARCHING = ("flex-tuned",)
 
 
 def why_not(peer: str) -> str | None:

@@ -66,7 +66,7 @@ def ops(
     peers: Annotated[
         str | None, typer.Option(help="GPU: whom to compare with, or none; all that are installed by default.")
     ] = None,
-    compile_jobs: Annotated[int, typer.Option(min=1, help="GPU: processes that compile our kernels ahead.")] = 1,
+    compile_jobs: Annotated[int, typer.Option(min=1, help="GPU: processes that compile ahead.")] = 1,
     out: Out = None,
 ) -> None:
     """Time and memory of the two attentions, forward and backward.
@@ -116,8 +116,8 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     for name, origin in peer_versions().items():
         print_note(f"{name}: {origin}")
     if compile_jobs > 1:
-        print_note(f"compiling our kernels in {compile_jobs} processes ...")
-        compile_ahead(chosen_cases, chosen_shapes, compile_jobs)
+        print_note(f"compiling in {compile_jobs} processes ...")
+        compile_ahead(chosen_cases, chosen_shapes, rivals, compile_jobs)
     bandwidth = copy_bandwidth()
     settings = {
         "shapes": {name: list(SHAPES[name]) for name in chosen_shapes},
