@@ -62,7 +62,7 @@ def test_info_and_verify_and_damage(cli: Callable, tmp_path: Path) -> None:
     info = cli("data", "info", store)
     assert info.code == 0
     assert "task lra/retrieval, read from new_aan_pairs.train.tsv" in info.out
-    assert "not the published set: valid has 12 of 18,090 examples" in info.out
+    assert "not the published set: valid has 12 of 18,090" in info.out
     assert "0.500 0.500" in info.out
     assert cli("data", "verify", store).code == 0
     path = store / "valid-labels-00000.bin"
@@ -85,6 +85,8 @@ def test_show_draws_images(cli: Callable, tmp_path: Path, monkeypatch: pytest.Mo
     assert cli("data", "prepare", "lra/pathfinder", "--limit", "2", "--processes", "1", "--out", "store").code == 0
     done = cli("data", "show", "store", "--split", "test", "--out", "store.png")
     assert "2 images of lra/pathfinder" in done.out
+    assert "are in sheet-of-it" in cli("data", "show", "store", "--out", "sheet-of-it").out
+    assert Path("sheet-of-it").read_bytes()[:8] == PNG
     for out, message in (("no/such/folder.png", "cannot write"), ("sheet.xyz", "cannot draw")):
         done = cli("data", "show", "store", "--out", out)
         assert done.code == 2

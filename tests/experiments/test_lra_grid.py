@@ -218,6 +218,21 @@ def test_other_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -
     case.data = prepare("lra/text", tmp_path / "other" / "text", source=tmp_path).parent
     assert case.run() == 2
     assert "text-t2-42.json was made from other data" in case.err
+    (case.folder / "elsewhere").rename(case.runs)
+    case.results.rename(case.folder / "other-results")
+    assert case.run() == 5, "a finished run of other data must not be recorded as one of these"
+    assert "text-t2-42 began with data of digest" in case.err
+    assert not case.results.exists()
+
+
+def test_records_of_other_generated_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -> None:
+    case.options = ["--methods", "t2", "--tasks", "listops"]
+    case.data = prepare("lra/listops", tmp_path / "few" / "listops", limit=8, processes=1).parent
+    assert case.run() == 0, case.err
+    case.runs.rename(case.folder / "elsewhere")
+    case.data = tmp_path  # has no store of the task: it would be generated, all of it
+    assert case.run() == 2
+    assert "listops-t2-42.json was made from other data: limit was 8, is null" in case.err
 
 
 def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:

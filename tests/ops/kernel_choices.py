@@ -120,7 +120,8 @@ def _norm_on_a_gpu() -> list[Norm]:
         cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2], many_parts=True)]
         cases += [replace(plain, d=d, shapes=ONE_TOKEN, carried=True, masked=True) for d in (64, 128)]
         cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, many_parts=causal, e=65)]
-        cases += [replace(plain, d=d, e=e) for d, e in ((16, 17), (64, 33), (32, 20))]
+        # Features beside values with a denominator: linear_elu, cosFormer and Performer, narrow and of 65 columns.
+        cases += [replace(plain, d=d, e=e) for d, e in ((16, 17), (64, 33), (32, 20), (128, 17), (128, 33), (128, 65))]
     cases += [Norm(**row, causal=True, shapes=WHOLE) for row in covering(WHOLE_OPTIONS, 2)]
     cases += [replace(plain, shapes=WHOLE), Norm(True, 32, many_parts=True, dtype=torch.float32, shapes=WHOLE)]
     return cases

@@ -15,7 +15,7 @@ from transnormer.models.presets import METHODS
 from transnormer.report.lra_paper import PAPER, TASKS
 from transnormer.report.lra_table import accuracy_table, cost_table, lra_page, read_records, summary_rows
 
-PUBLISHED = {"kind": "published", "differs_from_published": {}, "limit": None, "generated": None}
+PUBLISHED = {"kind": "published", "differs_from_published": {}, "limit": None, "generated": None, "digest": "0"}
 REGENERATED = {**PUBLISHED, "kind": "regenerated", "generated": {"seed": 0}}
 STAND_IN = {**PUBLISHED, "kind": "stand-in", "differs_from_published": {"train": "34,000 of 147,086"}}
 
@@ -26,7 +26,7 @@ def record(task: str, method: str, accuracy: float, seed: int = 42, **changes: A
         "method": method,
         "seed": seed,
         "test_accuracy": accuracy,
-        "config": {},
+        "config": {"protocol": None},
         "changes": {},
         "data": PUBLISHED,
         "device": "cuda",
@@ -71,6 +71,8 @@ def test_a_summary_has_the_methods_that_ran_and_means_of_whole_rows() -> None:
         ["t2", "40.00", "80.00", "50.00", "70.00", "–", "60.00"],
         ["t1", "–", "66.50", "–", "–", "–", "–"],
     ]
+    changed = [record(task, "t2", 60.0, changes={"seed": 1} if task == "text" else {}) for task in accuracies]
+    assert summary_rows(changed)[0][-1] == "60.00‡", "a mean has the marks of what is in it"
 
 
 def test_the_mean_over_the_papers_own_data() -> None:
@@ -103,6 +105,12 @@ def test_what_cannot_be_compared_is_marked_and_explained() -> None:
     assert "† image: not the published data, never compare with it (at most 3,000 examples of each split)." in page
     assert "listops: generated anew by the published procedure, seed 0." in page
     assert "‡ differs from the recipe: train.steps=100." in page
+
+
+def test_a_checkpoint_chosen_on_the_test_split_is_named() -> None:
+    page = lra_page([record("text", "t2", 60.0, config={"protocol": "lra_compat"})])
+    assert "text under lra_compat: the checkpoint that is best on the test split" in page
+    assert "lra_compat" not in lra_page([record("image", "t2", 60.0, config={"protocol": "lra_compat"})])
 
 
 def test_cost() -> None:

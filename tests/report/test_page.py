@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.report import page
+from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.page import Table, run_page, write_page
 from transnormer.report.run_record import read_run, read_runs
 
@@ -46,7 +49,7 @@ def test_the_page_shows_the_numbers_and_loads_nothing(tmp_path):
     runs = [read_run(write_run(tmp_path / "a", "t2-tiny")), read_run(write_run(tmp_path / "b", "vanilla-tiny", False))]
     write_page(run_page(runs), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    for text in ("123,456", "789", "2.164", "t2-tiny", "running", "windows &lt;of&gt; 8", "not in a git checkout"):
+    for text in ("123,456", "789", "2.164", "t2-tiny", "not finished", "windows &lt;of&gt; 8", "not in a git checkout"):
         assert text in page
     assert "<svg" in page
     loaded = re.findall(r"""(?:src|href)=["'](?!#)[^"']*|@import|url\((?!#)[^)]*""", page)
@@ -124,6 +127,35 @@ def test_a_line_in_the_making_is_left_out_but_a_damaged_one_is_an_error(tmp_path
         journal.write("\n")
     with pytest.raises(DataError, match=r"journal.jsonl:5 is not JSON"):
         read_run(folder)
+
+
+@pytest.mark.parametrize("line", [b"3\n", b'{"step": 1}\n', b"\xff\xfe\n"])
+def test_what_is_no_line_of_a_journal_is_named(tmp_path, line):
+    folder = write_run(tmp_path / "a", "t2-tiny")
+    with (folder / "journal.jsonl").open("ab") as journal:
+        journal.write(line)
+    with pytest.raises(DataError, match=r"journal.jsonl:5 is not"):
+        read_run(folder)
+
+
+def test_every_evaluation_is_drawn_and_words_are_gaps(tmp_path, monkeypatch):
+    """Of steps that were not logged, too; nan and inf are words in a journal."""
+    folder = write_run(tmp_path / "a", "t2-tiny", finished=False)
+    with (folder / "journal.jsonl").open("a") as journal:
+        for step, loss in ((3, 1.25), (5, "nan"), (6, "inf")):
+            journal.write(json.dumps({"kind": "eval", "step": step, "metrics": {"loss": loss}}) + "\n")
+    drawn = []
+    monkeypatch.setattr(page, "draw_curves", lambda curves, **_: drawn.extend(curves))
+    page.loss_curves([read_run(folder)])
+    (dots,) = [curve for curve in drawn if curve.dots]
+    assert list(dots.x) == [400, 300, 400, 400]
+    assert dots.y == pytest.approx([1.5, 1.25, math.nan, math.nan], nan_ok=True)
+
+
+def test_a_legend_has_every_name_as_it_is():
+    names = ("_under", r"a$\x$b")
+    svg = draw_curves([Curve(name, [0, 1], [1, 2], dots=True) for name in names], x_label="", y_label="")
+    assert all(f"<!-- {name} -->" in svg for name in names)
 
 
 def test_any_other_folder_is_refused(tmp_path):

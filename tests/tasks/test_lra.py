@@ -247,6 +247,8 @@ def test_compat_validates_text_on_its_test_set(lra_store: Stores):
     model = honest.build_model()
     assert compat.evaluate(model, "valid", "cpu") == compat.evaluate(model, "test", "cpu")
     assert "validated on the test set" in compat.protocol
+    assert "checkpoint chosen on the test split, then scored on the test split again" in compat.protocol
+    assert "checkpoint chosen on the validation split, test split scored once with it" in honest.protocol
     assert "a tenth of the source's train set" in honest.protocol
     assert build(lra_store, "lra/text", protocol=None).protocol == honest.protocol
     others = [build(lra_store, task, protocol="lra_compat") for task in ("lra/listops", "lra/image")]

@@ -212,4 +212,4 @@ def _describe_examples(store: ExampleStore) -> None:
     if limit := meta.get("limit"):
         print_text(f"limited to {limit:,} examples of each split")
     for part, difference in meta.get("differs_from_published", {}).items():
-        print_text(f"not the published set: {part} has {difference} examples")
+        print_text(f"not the published set: {part} has {difference}")

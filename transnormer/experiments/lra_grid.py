@@ -22,7 +22,7 @@ import torch
 from transnormer.config.schema import TrainSection
 from transnormer.data.examples import ExampleStore
 from transnormer.environment import hardware
-from transnormer.errors import ConfigError, Preempted, RunInUseError, TransNormerError
+from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
 from transnormer.experiments.cells import Cell
 from transnormer.experiments.faults import Faults
@@ -119,9 +119,11 @@ class LRAGrid:
         for cell in self.cells:
             with faults.of([cell.name]):
                 cell.check_folder()
+                store = self.stores.get(cell.task)
                 if record := self.records.get(cell.name):
-                    store = self.stores.get(cell.task)
-                    check_record(record, cell, record_file(cell, self.results), store.digest if store else None)
+                    check_record(record, cell, record_file(cell, self.results), store)
+                elif store and cell.result():
+                    _check_data(cell, store)
 
     def _check_what_is_to_run(self, faults: Faults) -> None:
         """What all cells ask of this machine, and those of a task of the data that are still to be made."""
@@ -184,6 +186,7 @@ class LRAGrid:
         """A grid that was killed may have left a result that nobody has recorded."""
         for cell in self.cells:
             if cell.name not in self.records and (result := cell.result()):
+                _check_data(cell, self.stores[cell.task])
                 self._record(cell, result, None)
 
     def _record(self, cell: Cell, result: dict[str, Any], ended: Ended | None) -> dict[str, Any]:
@@ -257,6 +260,16 @@ def _check_machine(train: TrainSection, device: str) -> None:
         require_tensorboard()
     if device == "cpu":
         choose_speed(train, Ranks(train))
+
+
+def _check_data(cell: Cell, store: ExampleStore) -> None:
+    """Refuse to record a finished run as one of a store that it did not see."""
+    try:
+        RunFolder(cell.folder).require_data(store)
+    except DataError as error:
+        raise DataError(
+            error.message, hint="use the same --data, move the run away, or choose another --runs"
+        ) from error
 
 
 def has_store(cell: Cell) -> bool:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
+from transnormer.data.lra.prepare import plan
 from transnormer.errors import ConfigError
 from transnormer.experiments.cells import PLACE_KEYS, Cell, cell_name, differences, in_words
 from transnormer.experiments.pack import Ended
@@ -78,8 +79,11 @@ def data_facts(store: ExampleStore) -> dict[str, Any]:
     return {"kind": kind, "examples": examples, **facts, "digest": store.digest}
 
 
-def check_record(record: Record, cell: Cell, path: Path, digest: str | None) -> None:
-    """Refuse to take a record for the cell if it was made with other settings, or from other data where it is known."""
+def check_record(record: Record, cell: Cell, path: Path, store: ExampleStore | None) -> None:
+    """Refuse to take a record for the cell if it was made with other settings, or from other data where it is known.
+
+    Without a store that are generated data, whose arguments say which they are.
+    """
     try:
         config = RunConfig.model_validate(record["config"])
     except ValidationError as error:
@@ -92,9 +96,16 @@ def check_record(record: Record, cell: Cell, path: Path, digest: str | None) -> 
             f"{path} was made with another config: {in_words(changed)}",
             hint="give the same settings again, move it away, or choose another --results",
         )
-    if digest is not None and record["data"]["digest"] != digest:
+    data, difference = record["data"], None
+    if store is not None:
+        if data["digest"] != store.digest:
+            difference = f"its digest is {data['digest'][:12]}, not {store.digest[:12]}"
+    elif cell.config.data.source is None:
+        meta = plan(cell.config.task, limit=cell.config.data.limit_examples).meta
+        difference = in_words({key: (data[key], meta[key]) for key in ("generated", "limit") if data[key] != meta[key]})
+    if difference:
         raise ConfigError(
-            f"{path} was made from other data: its digest is {record['data']['digest'][:12]}, not {digest[:12]}",
+            f"{path} was made from other data: {difference}",
             hint="use the same --data, move it away, or choose another --results",
         )
 

@@ -26,16 +26,23 @@ def draw_curves(curves: Sequence[Curve], *, x_label: str, y_label: str) -> str:
     figure = Figure(figsize=(7.2, 3.6))
     axes = figure.subplots()
     colours: dict[str, str] = {}
+    named = {}
     for curve in curves:
         colour = colours.setdefault(curve.label, f"C{len(colours)}")
         style = {"marker": "o", "markersize": 4, "linewidth": 1.6} if curve.dots else {"linewidth": 1.0, "alpha": 0.45}
-        axes.plot(curve.x, curve.y, color=colour, label=curve.label if curve.dots else None, **style)
+        (line,) = axes.plot(curve.x, curve.y, color=colour, **style)
+        if curve.dots:
+            named[curve.label] = line
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(frameon=False)
+    # Written after the legend is made: matplotlib leaves out names that begin with _, and reads $ as mathematics.
+    legend = axes.legend(list(named.values()), ["run"] * len(named), frameon=False)
+    for text, label in zip(legend.get_texts(), named, strict=True):
+        text.set_parse_math(False)
+        text.set_text(label)
     figure.tight_layout()
     buffer = io.StringIO()
     # Without a date and with a fixed salt the same data give the same bytes.

@@ -21,6 +21,7 @@ _NEEDED = (
     *("task", "method", "seed", "config", "changes", "data", "device", "precision", "hardware", "cells_at_once"),
     *("steps_per_second", "wall_steps_per_second", "peak_memory_bytes", "seconds"),
 )
+_NEEDED_OF_DATA = ("kind", "digest", "generated", "limit", "differs_from_published")
 
 Record = dict[str, Any]
 Records = Sequence[Record]
@@ -38,7 +39,10 @@ def read_records(folder: Path) -> list[Record]:
             ) from error
         if not isinstance(record, dict) or "test_accuracy" not in record:
             continue
-        if missing := [key for key in _NEEDED if key not in record]:
+        missing = [key for key in _NEEDED if key not in record]
+        if not missing:
+            missing = [f"data.{key}" for key in _NEEDED_OF_DATA if key not in record["data"]]
+        if missing:
             raise DataError(f"{path} has no '{missing[0]}'", "restore it, or remove it and run the cell again")
         records.append(record)
     return records
@@ -79,12 +83,7 @@ def accuracy_table(records: Records) -> str:
             is_best = ours[method, task] is not None and ours[method, task] == best[task]
             row += [f"**{shown}**" if is_best else shown, _percent(paper.get(task))]
         for tasks in means.values():
-            mean = _percent(_mean([ours[method, task] for task in tasks]))
-            stands_in = any(_is_stand_in(record) for task in tasks for record in _of(records, method, task))
-            row += [
-                mean + _STAND_IN if stands_in and mean != _NONE else mean,
-                _percent(_mean(list(map(paper.get, tasks)))),
-            ]
+            row += [_mean_over(records, method, tasks), _percent(_mean(list(map(paper.get, tasks))))]
         rows.append(row)
     return _markdown(columns, rows)
 
@@ -94,12 +93,11 @@ def summary_rows(records: Records) -> list[list[str]]:
 
     Retrieval is left out of it: its data are the hardest to come by, and stand-ins are not comparable.
     """
-    rows = []
-    for method in dict.fromkeys(record["method"] for record in records):
-        found = {task: _of(records, method, task) for task in TASKS}
-        mean = _mean([_mean_accuracy(found[task]) for task in TASKS if task != "retrieval"])
-        rows.append([method, *(_accuracy(found[task]) for task in TASKS), _percent(mean)])
-    return rows
+    others = [task for task in TASKS if task != "retrieval"]
+    return [
+        [method, *(_accuracy(_of(records, method, task)) for task in TASKS), _mean_over(records, method, others)]
+        for method in dict.fromkeys(record["method"] for record in records)
+    ]
 
 
 def cost_table(records: Records) -> str:
@@ -141,8 +139,19 @@ def _accuracy(records: Records) -> str:
     text = _percent(_mean_accuracy(records))
     if len(records) > 1:
         text += f" ± {statistics.stdev(record['test_accuracy'] for record in records):.2f}"
+    return text + _marks(records)
+
+
+def _mean_over(records: Records, method: str, tasks: Sequence[str]) -> str:
+    """The mean of a method over tasks, with the marks of all that is in it."""
+    found = [_of(records, method, task) for task in tasks]
+    mean = _mean([_mean_accuracy(each) for each in found])
+    return _NONE if mean is None else _percent(mean) + _marks([record for each in found for record in each])
+
+
+def _marks(records: Records) -> str:
     marks = {_STAND_IN: any(map(_is_stand_in, records)), _CHANGED: any(record["changes"] for record in records)}
-    return text + "".join(mark for mark, holds in marks.items() if holds)
+    return "".join(mark for mark, holds in marks.items() if holds)
 
 
 def _cost(records: Records) -> str:
@@ -186,6 +195,8 @@ def _footnotes(records: Records) -> list[str]:
     changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record["changes"].items()})
     if changes:
         lines.append(f"{_CHANGED} differs from the recipe: {', '.join(changes)}.")
+    if any(record["task"] == "text" and record["config"]["protocol"] == "lra_compat" for record in records):
+        lines.append("text under lra_compat: the checkpoint that is best on the test split, as in published numbers.")
     return ["  \n".join(lines)] if lines else []
 
 

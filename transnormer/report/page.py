@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 
 from transnormer.config.keys import flat
 from transnormer.errors import DiskError
@@ -64,18 +66,22 @@ def loss_curves(runs: Sequence[RunRecord]) -> str:
     """Training loss (faint) and validation loss (dots) of several runs over the tokens they read, as SVG."""
     curves = []
     for run in runs:
-        tokens_at = {line["step"]: line["tokens"] for line in run.train}
-        curves.append(Curve(run.name, [line["tokens"] for line in run.train], [line["loss"] for line in run.train]))
-        scored = [line for line in run.evaluations if line["step"] in tokens_at]
-        curves.append(
-            Curve(
-                run.name,
-                [tokens_at[line["step"]] for line in scored],
-                [line["metrics"]["loss"] for line in scored],
-                dots=True,
-            )
-        )
+        steps, tokens = [0], [0]
+        for line in run.train:
+            steps.append(line["step"])
+            tokens.append(line["tokens"])
+        curves.append(Curve(run.name, tokens[1:], [_number(line["loss"]) for line in run.train]))
+        # An evaluation knows its step only, which may lie between two that were logged.
+        at = np.interp([line["step"] for line in run.evaluations], steps, tokens)
+        losses = [_number(line["metrics"]["loss"]) for line in run.evaluations]
+        curves.append(Curve(run.name, at.tolist(), losses, dots=True))
     return draw_curves(curves, x_label="tokens", y_label="loss (nats)")
+
+
+def _number(written: float | str) -> float:
+    """A journal has the words nan and inf for what JSON has no number for; a curve has a gap there."""
+    value = float(written)
+    return value if math.isfinite(value) else math.nan
 
 
 def run_page(runs: Sequence[RunRecord]) -> Page:
@@ -85,7 +91,7 @@ def run_page(runs: Sequence[RunRecord]) -> Page:
     rows = []
     for run, found in zip(runs, scores, strict=True):
         if run.result is None:
-            rows.append([run.name, run.config["model"]["preset"], "running"] + [""] * (len(metrics) + 1))
+            rows.append([run.name, run.config["model"]["preset"], "not finished"] + [""] * (len(metrics) + 1))
             continue
         rows.append(
             [

@@ -170,16 +170,18 @@ def _arena(results: Path) -> str | None:
     for method in ("t1", "t2"):
         figures = [*(PAPER[method][task] for task in TASKS), _mean_of_four(PAPER[method])]
         rows.append(["the paper", method, *(f"{figure:.2f}" for figure in figures)])
-    folders = [folder for folder in sorted(results.glob("lra*")) if read_records(folder)]
-    for folder in folders:
-        setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
-        rows += [[setup, *row] for row in summary_rows(read_records(folder))]
+    folders = {folder: records for folder in sorted(results.glob("lra*")) if (records := read_records(folder))}
     if not folders:
         return None
+    for folder, records in folders.items():
+        setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
+        rows += [[setup, *row] for row in summary_rows(records)]
+    seeds = {record["seed"] for records in folders.values() for record in records}
+    ours = "one seed" if len(seeds) == 1 else "mean and standard deviation over seeds"
     links = ", ".join(f"[results/{folder.name}](results/{folder.name}/README.md)" for folder in folders)
     columns = ["set-up", "method", *TASKS, "mean without retrieval"]
     return (
-        "**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: one seed, of the "
+        f"**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: {ours}, of the "
         "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
         "settings of `tuned` were chosen for T2, on the validation splits. † Not the published data: never compare. "
         f"‡ Differs from the recipe. What that means, and everything beside the paper's figures: {links}):\n\n"

@@ -73,12 +73,11 @@ class LongRangeArena(Task):
 
     @property
     def protocol(self) -> str:
-        data, meta = self.config.data, self.store.meta
-        chosen_on = f"{data.eval_windows:,} validation examples" if data.eval_windows else "the validation split"
+        meta = self.store.meta
         parts = [
             self._protocol.describe(meta.get("split_rule", "splits of the store")),
             _POOLING[self.model_config().pooling],
-            f"checkpoint chosen on {chosen_on}, test split scored once with it",
+            self._protocol.choice(self.config.data.eval_windows),
         ]
         if limit_of_store := meta.get("limit"):
             parts.append(f"at most {limit_of_store:,} examples per split")

@@ -55,6 +55,12 @@ def test_official_listops_are_read_as_they_are(prepared: Callable, tmp_path: Pat
         assert [split.sequence(number).tolist() for number in range(6)] == [ids.tolist() for ids, _ in expected]
 
 
+def test_a_seed_without_anything_to_draw_is_refused(prepared: Callable, tmp_path: Path):
+    source = write_listops(tmp_path / "official")
+    with pytest.raises(ConfigError, match="there is nothing to draw"):
+        prepared("lra/listops", source=source, seed=7)
+
+
 def test_official_pathfinder_is_split_at_random(prepared: Callable, tmp_path: Path):
     source = write_pathfinder(tmp_path / "lra_release")
     stores = [prepared("lra/pathfinder", source=source, seed=seed) for seed in (0, 1)]
@@ -73,6 +79,7 @@ def test_larger_pathfinders(prepared: Callable, tmp_path: Path):
     store = prepared("lra/pathfinder", limit=2, size=64)
     assert store.max_length == 64 * 64
     assert len(store.split("train").sequence(0)) == 64 * 64
+    assert store.meta["differs_from_published"] == {"each image": "64 x 64 pixels, not 32 x 32"}
     with pytest.raises(ConfigError, match="no Pathfinder of size 33"):
         prepared("lra/pathfinder", limit=2, size=33)
     with pytest.raises(ConfigError, match="lra/listops has no image size"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from transnormer.errors import ConfigError
 log = logging.getLogger(__name__)
 
 IMAGE_SIZE = 32  # of Pathfinder, where none is asked for
+_NOTHING_DRAWN = ("lra/listops", "lra/retrieval")  # tasks whose files have all splits
 Progress = Callable[[int, int], None]
 
 
@@ -82,6 +84,8 @@ def plan(
         raise ConfigError(f"{task} has no image size to choose", "leave --size out")
     if spec.name == "lra/pathfinder":
         spec = replace(spec, max_length=(size or IMAGE_SIZE) ** 2)
+    if source is not None and seed and task in _NOTHING_DRAWN:
+        raise ConfigError(f"{task} is read from {source} as it is: there is nothing to draw", "leave --seed out")
     if source is None and not spec.generated:
         hint = f"`transnormer data prepare {task} --source PATH --out STORE`, or data.source=PATH"
         raise ConfigError(f"{task} cannot be generated: it needs a source", hint)
@@ -147,7 +151,10 @@ def _limited(part: Part, limit: int | None) -> Part:
 
 
 def _differences(spec: Spec, source: Source) -> dict[str, str]:
-    """Per part, how the source at hand differs in size from the published one."""
+    """Per part, how the data at hand differ from those that published numbers are about."""
+    side = math.isqrt(spec.max_length)
+    if spec.name == "lra/pathfinder" and side != IMAGE_SIZE:
+        return {"each image": f"{side} x {side} pixels, not {IMAGE_SIZE} x {IMAGE_SIZE}"}
     if "generated" in source.origin:
         return {}
     found = {name: part.count for name, part in source.parts.items()}

@@ -76,7 +76,7 @@ def draw_contact_sheet(task: str, examples: list[Example], path: Path) -> None:
             axes.set_title(f"{label}: {names[label]}", fontsize=8)
     try:
         # Without the software's version in it the same images give the same bytes.
-        figure.savefig(path, dpi=120, metadata={"Software": None})
+        figure.savefig(path, dpi=120, format=None if path.suffix else "png", metadata={"Software": None})
     except OSError as problem:
         raise ConfigError(f"cannot write {path}: {problem.strerror}", "choose another --out") from problem
     except ValueError as problem:  # matplotlib's, for an ending it does not know
