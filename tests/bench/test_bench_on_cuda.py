@@ -53,7 +53,7 @@ def test_a_step_that_waits_is_refused_and_does_no_harm():
 
 
 def test_rows_say_how_they_were_run():
-    (row,) = speed.measure_speed("skyformer", ["t2"], [256], CUDA, mode="graph", limit=300)
+    (row,) = speed.measure_speed("skyformer", ["t2"], [256], CUDA, mode="graph", limit=3000)
     assert (row["train_mode"], row["inference_mode"]) == ("graph", "graph")
     assert row["train_compiled"], row.get("train_instead_of")
 

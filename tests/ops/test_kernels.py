@@ -20,6 +20,7 @@ from kernel_choices import (
 
 from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention, rms_norm
+from transnormer.ops.backend import explain
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
 from transnormer.ops.rms_norm.reference import rms_norm_reference
@@ -123,6 +124,25 @@ def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
         _, chunks, chunks_per_part = plan.walk(chunk)
         assert chunks_per_part * chunk == part
         assert -(-chunks // chunks_per_part) == plan.parts == -(-length // part)
+
+
+@here
+@pytest.mark.parametrize("op", [norm_attention, diag_attention])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_batch_without_texts_gives_one_back(op, causal):
+    inputs = [x.requires_grad_() for x in tensors(*[(0, 70, 2, 16)] * 3, dtype=HALF)]
+    out = op(*inputs, causal=causal, backend="triton")
+    assert out.shape == (0, 70, 2, 16)
+    out.sum().backward()
+    assert [x.grad.shape for x in inputs] == [out.shape] * 3
+
+
+@pytest.mark.parametrize("op", ["norm_attention", "diag_attention", "rotate", "random_features"])
+def test_more_texts_than_a_grid_has_room_for_are_left_to_pytorch(op):
+    q = torch.empty((2**16, 1, 1, 16), dtype=torch.float16, device="meta")
+    choice = explain(op, "cuda", q=q, k=q, v=q, x=q, weight=q[0, 0], causal=True)
+    assert choice.backend == "torch"
+    assert "65,536 texts" in choice.reason
 
 
 @here

@@ -78,6 +78,15 @@ def test_large_tokens_do_not_overflow_and_padded_ones_do_not_count(scope):
     assert (x.grad[~options["mask"]] == 0).all()
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_batch_without_texts_gives_one_back(scope):
+    x = torch.zeros(0, 5, 2, 8, requires_grad=True)
+    y = random_features(x, torch.ones(12, 8), scale=1.0, epsilon=1e-4, scope=scope)
+    assert y.shape == (0, 5, 2, 12)
+    y.sum().backward()
+    assert x.grad.shape == x.shape
+
+
 @on_the_cpu
 def test_under_autocast_exponents_stay_in_float32():
     x, weight, options = problem((2, 20, 2, 32), 64, "cpu", masked=False, shifted=False, size=2.0)

@@ -10,6 +10,7 @@ from torch import Tensor
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
+_MOST_TEXTS = 65_535  # CUDA's limit on the second dimension of a grid
 ANY_WIDTH = 2**31  # for kernels that walk over their columns in blocks, or check them otherwise
 
 
@@ -27,6 +28,8 @@ def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim:
             continue
         if x.dtype not in _DTYPES:
             return f"dtype {str(x.dtype).removeprefix('torch.')}; kernels take bfloat16, float16 and float32"
+        if x.dim() == 4 and x.shape[0] > _MOST_TEXTS:
+            return f"{x.shape[0]:,} texts; one launch takes {_MOST_TEXTS:,}"
         if x.shape[-1] > max_head_dim:
             return f"head size {x.shape[-1]} is above {max_head_dim}"
     return None

@@ -32,7 +32,7 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
     else:
         full = 512
         enough = full if width < _WIDEST_PIECE else full // 2
-    return 1 if pairs >= enough else triton.cdiv(full, pairs)
+    return 1 if pairs >= enough else triton.cdiv(full, max(pairs, 1))
 
 
 class Plan:
