@@ -94,6 +94,7 @@ class Diag:
     masked: bool = False
     squared: bool = False
     dtype: torch.dtype = torch.bfloat16
+    e: int | None = None  # d
     shapes: tuple[tuple[int, int, int], ...] = SHARED
 
     def __str__(self) -> str:
@@ -133,7 +134,7 @@ def _diag_on_a_gpu() -> list[Diag]:
     cases = [Diag(**row, dtype=torch.float32) for row in in_single] + [Diag(**row) for row in in_half]
     for kind in DIAG_OPTIONS["kind"]:
         plain = Diag(kind, 64, True, 64)
-        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2])]
+        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2]), replace(plain, e=32), replace(plain, e=100)]
     cases += [replace(plain, shapes=ONE_TOKEN), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
     cases += [replace(plain, shapes=WHOLE), replace(plain, block_size=48, causal=False)]
     # Tiles of less than four warps.
@@ -169,13 +170,14 @@ NORM_INTERPRETED = [
     for many_parts in (False, True)
 ]
 DIAG_INTERPRETED = [
-    Diag(kind, d, causal, block_size, masked, dtype=dtype, shapes=((2, length, 2),))
-    for length, d, block_size, kind, causal, masked in (
-        (5, 16, 64, "softmax", True, True),
-        (70, 24, 16, "rela", True, False),
-        (129, 16, 64, "softmax", True, False),
-        (70, 16, 64, "softmax", False, True),
-        (70, 16, 24, "rela", False, True),
+    Diag(kind, d, causal, block_size, masked, dtype=dtype, e=e, shapes=((2, length, 2),))
+    for length, d, e, block_size, kind, causal, masked in (
+        (5, 16, 16, 64, "softmax", True, True),
+        (70, 24, 24, 16, "rela", True, False),
+        (129, 16, 16, 64, "softmax", True, False),
+        (70, 16, 40, 64, "softmax", False, True),
+        (70, 16, 16, 24, "rela", False, True),
+        (33, 40, 16, 16, "rela", True, True),
     )
     for dtype in (torch.float32, torch.float16)
 ]

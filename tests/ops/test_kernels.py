@@ -181,7 +181,7 @@ def test_diag_attention(case):
             as_used(partial(ours, backend="triton"), case, **options),
             as_used(partial(ours, backend="torch"), case, **options),
             as_used(with_squares(diag_attention_reference, case), case, **options),
-            tensors(*[(batch, length, heads, case.d)] * 3, dtype=case.dtype),
+            tensors(*[(batch, length, heads, size) for size in (case.d, case.d, case.e or case.d)], dtype=case.dtype),
         )
 
 
