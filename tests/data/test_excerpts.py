@@ -1,5 +1,6 @@
 """Reading text in pieces: the pieces are the text, tokenize like the text, and bad bytes are named."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from transnormer.data import excerpts
 from transnormer.data.excerpts import Excerpt, cut_at_line, first_bytes, read_bytes, read_text, whole_file
 from transnormer.data.pieces import safe_pieces
-from transnormer.data.tokenizers import train_bpe
+from transnormer.data.tokenizers import byte_tokenizer, train_bpe, word_tokenizer, word_vocabulary
 from transnormer.errors import DataError
 
 LINES = [
@@ -24,7 +25,16 @@ LINES = [
     "x" * 30,
     "\u00a0\n",
     "<eos> end",
+    "Windows\r\n",
+    "\r\n",
+    "! \r\n\r\n",
+    "old Mac\r",
+    "!\x1c\n",
+    "\x85 \u2028\n",
+    "\v\f\u3000",
 ]
+BYTES = byte_tokenizer()
+WORDS = word_tokenizer(word_vocabulary(Counter("".join(LINES).split())))
 TEXTS = st.lists(st.sampled_from(LINES), max_size=30).map("".join)
 
 
@@ -43,10 +53,22 @@ def test_pieces_are_the_text(text: str, size: int):
     assert "".join(safe_pieces(text, size)) == text
 
 
-@settings(max_examples=200)
+@pytest.mark.parametrize("kind", ["byte", "bpe", "word"])
+@settings(max_examples=300)
 @given(text=TEXTS, size=st.integers(1, 50))
-def test_pieces_tokenize_like_the_whole(bpe, text: str, size: int):
-    assert [number for piece in safe_pieces(text, size) for number in ids(bpe, piece)] == ids(bpe, text)
+def test_pieces_tokenize_like_the_whole(bpe, kind: str, text: str, size: int):
+    tokenizer = {"byte": BYTES, "bpe": bpe, "word": WORDS}[kind]
+    assert [number for piece in safe_pieces(text, size) for number in ids(tokenizer, piece)] == ids(tokenizer, text)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \r\n", "\r", " "])
+def test_pieces_stay_small_whatever_ends_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str):
+    text = f"some words{end}" * 1000
+    assert max(map(len, safe_pieces(text, 100))) < 130
+    monkeypatch.setattr(excerpts, "PIECE_BYTES", 100)
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    assert max(map(len, read_text(whole_file(path)))) < 130
 
 
 def test_lines_as_pieces_would_not(bpe):

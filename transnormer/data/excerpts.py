@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
-from transnormer.data.pieces import last_safe_cut
+from transnormer.data.pieces import cut_safely
 from transnormer.errors import DataError
 
 PIECE_BYTES = 2**20
@@ -58,8 +59,12 @@ def read_bytes(excerpt: Excerpt) -> Iterator[bytes]:
 
 def read_text(excerpt: Excerpt) -> Iterator[str]:
     """The text, a piece at a time, cut where tokenizers do not notice; a DataError names a byte that is not text."""
+    return cut_safely(_decoded(excerpt))
+
+
+def _decoded(excerpt: Excerpt) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    pending, offset = "", excerpt.start
+    offset = excerpt.start
     for data in read_bytes(excerpt):
         if (nul := data.find(b"\0")) >= 0:
             raise DataError(
@@ -67,21 +72,16 @@ def read_text(excerpt: Excerpt) -> Iterator[str]:
             )
         held_back = len(decoder.getstate()[0])
         try:
-            pending += decoder.decode(data)
+            text = decoder.decode(data)
         except UnicodeDecodeError as problem:
             _not_utf8(excerpt, offset - held_back + problem.start)
         offset += len(data)
-        cut = last_safe_cut(pending)
-        if cut:
-            yield pending[:cut]
-            pending = pending[cut:]
+        yield text
     if decoder.getstate()[0]:
         _not_utf8(excerpt, offset - len(decoder.getstate()[0]))
-    if pending:
-        yield pending
 
 
-def _not_utf8(excerpt: Excerpt, offset: int) -> None:
+def _not_utf8(excerpt: Excerpt, offset: int) -> NoReturn:
     raise DataError(
         f"{excerpt.path} is not UTF-8 text: byte {offset} cannot be decoded",
         "convert it, e.g. `iconv -f latin1 -t utf-8`, or leave it out",
