@@ -1,5 +1,6 @@
 """Corpora: which bytes are train, valid and test; nothing lost, nothing twice, and errors that name the file."""
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -75,6 +76,26 @@ def test_files_named_after_splits_are_those_splits(tmp_path: Path):
     assert set(without_test.splits) == {"train", "valid"}
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("train.txt", "test.txt"), "there is no valid file beside test.txt and train.txt"),
+        (("x/dev.txt", "x/test.txt"), "there is no train file beside dev.txt and test.txt"),
+    ],
+)
+def test_a_missing_split_is_not_made_of_the_others(tmp_path: Path, names: tuple[str, ...], message: str):
+    write_files(tmp_path, dict.fromkeys(names, "line\n" * 100))
+    with pytest.raises(DataError, match=message) as caught:
+        open_corpus("text", str(tmp_path / "**/*.txt"))
+    assert "rename" in caught.value.hint
+
+
+@pytest.mark.parametrize("names", [["train.txt"], ["test.txt"], ["a/train.txt", "b/train.txt"]])
+def test_files_of_one_kind_are_cut(tmp_path: Path, names: list[str]):
+    write_files(tmp_path, dict.fromkeys(names, "line\n" * 100))
+    assert set(open_corpus("text", str(tmp_path / "**/*.txt")).splits) == {"train", "valid", "test"}
+
+
 def test_a_file_matched_twice_counts_once(tmp_path: Path):
     write_files(tmp_path, {"a.txt": "line\n" * 100})
     once = open_corpus("text", str(tmp_path / "a.txt"))
@@ -99,6 +120,15 @@ def test_names_do_not_depend_on_where_the_folder_is(tmp_path: Path, monkeypatch:
 def test_a_file_name_with_brackets_is_a_file(tmp_path: Path):
     write_files(tmp_path, {"notes [1].txt": "line\n" * 100})
     assert open_corpus("text", str(tmp_path / "notes [1].txt"))
+
+
+def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    write_files(tmp_path, {name: "line\n" * 100, "b.txt": "line\n" * 100})
+    for source in (tmp_path / "*.txt", tmp_path / name):
+        with pytest.raises(DataError, match=r"caf\\udce9\.txt.* is not UTF-8") as caught:
+            open_corpus("text", source)
+        assert "rename" in caught.value.hint
 
 
 @pytest.mark.parametrize(

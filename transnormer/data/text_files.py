@@ -19,9 +19,9 @@ SPLIT_NAMES = {"train": "train", "valid": "valid", "validation": "valid", "dev":
 def text_files(patterns: Sequence[str]) -> Corpus:
     """Your own text files, from names and patterns such as 'my/**/*.txt'.
 
-    Files that are all called train, valid or test, whatever their endings, are those splits. Otherwise 5 % of the text
-    goes to valid and 5 % to test: whole files, chosen by a hash of their names, or where there are too few files for
-    that, the tail of each file.
+    Files that are all called train, valid or test, whatever their endings, are those splits; train and valid must be
+    among them. Otherwise, and where all have the same of these names, 5 % of the text goes to valid and 5 % to test:
+    whole files, chosen by a hash of their names, or where there are too few files for that, the tail of each file.
     """
     files = _matching(patterns)
     if by_name := _splits_by_name(files):
@@ -49,7 +49,19 @@ def _matching(patterns: Sequence[str]) -> list[Excerpt]:
     # Names are relative to the files' common folder: a copy of that folder elsewhere gives the same store.
     common = os.path.commonpath([path.parent for path in found])
     named = sorted((path.relative_to(common).as_posix(), shown) for path, shown in found.items())
+    for name, path in named:
+        if not _is_utf8(name):
+            raise DataError(f"the name of {str(path)!r} is not UTF-8", "rename the file")
     return [whole_file(path, name) for name, path in named]
+
+
+def _is_utf8(name: str) -> bool:
+    """Python reads other bytes of a file name as characters that cannot be written: the manifest has no place for it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _splits_by_name(files: list[Excerpt]) -> dict[str, list[Excerpt]] | None:
@@ -58,9 +70,15 @@ def _splits_by_name(files: list[Excerpt]) -> dict[str, list[Excerpt]] | None:
         if file.path.stem not in SPLIT_NAMES:
             return None
         splits[SPLIT_NAMES[file.path.stem]].append(file)
-    if not (splits["train"] and splits["valid"]):
+    given = {name: chosen for name, chosen in splits.items() if chosen}
+    if len(given) == 1:
         return None
-    return {name: chosen for name, chosen in splits.items() if chosen}
+    for needed in ("train", "valid"):
+        # To hold out a part of all files would mix the splits: what is called test would be trained on.
+        if needed not in given:
+            beside = " and ".join(sorted({file.path.name for file in files}))
+            raise DataError(f"there is no {needed} file beside {beside}", f"add {needed}.txt, or rename the files")
+    return given
 
 
 def _hold_out_files(files: list[Excerpt]) -> dict[str, list[Excerpt]] | None:
