@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from transnormer.errors import DiskError
 from transnormer.train.journal import Journal, read_journal
 
 
@@ -70,3 +72,19 @@ def test_non_finite_numbers_are_strict_json_that_float_reads(path: Path) -> None
     line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert float(line["metrics"]["perplexity"]) == float("inf")
     assert line["metrics"]["loss"] == "nan"
+
+
+def test_a_full_disk_is_said_once() -> None:
+    """The line that did not fit is still in the buffer of the file, and closing it tries to write it again."""
+    with pytest.raises(DiskError, match="No space left"), closing(Journal(Path("/dev/full"))) as journal:
+        journal.append({"kind": "train", "step": 1})
+
+
+def test_a_full_disk_stops_a_rewind(path: Path) -> None:
+    journal = fill(path)
+    journal._file = Path("/dev/full").open("a")
+    journal._file.write("what cannot be written\n")
+    with pytest.raises(DiskError, match="No space left"):
+        journal.rewind(step=4, evaluated=4)
+    journal.close()
+    assert steps(path, "train") == [1, 2, 3, 4, 5, 6]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,16 @@ class Journal:
         """Drop train lines after `step`, eval lines after `evaluated`, and what a crash left half-written."""
         limits = {"train": step, "eval": evaluated}
         kept = [line for line in _repaired(self.path) if line.get("step", 0) <= limits.get(line["kind"], float("inf"))]
-        self._file.close()
+        with disk_errors(self.path):
+            self._file.close()
         write_text(self.path, "".join(to_json(line) + "\n" for line in kept))
-        self._file = self.path.open("a", encoding="utf-8")
+        with disk_errors(self.path):
+            self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:
         """Close the file; the journal cannot be appended to any more."""
-        self._file.close()
+        with suppress(OSError):  # append writes every line out: one that is left did not fit, and append has said so
+            self._file.close()
 
 
 def read_journal(path: Path) -> list[Line]:
