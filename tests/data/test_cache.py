@@ -38,6 +38,15 @@ def test_the_second_call_finds_the_first_ones_store(cache: Path, text: Path):
     assert visible(cache) == [path.name]
 
 
+def test_a_store_that_is_there_needs_no_writing(cache: Path, text: Path):
+    """A cache may be read-only; a folder in place of the lock file refuses to be written also to root."""
+    path = cached_store("text", source=str(text))
+    lock = cache / f".{path.name}.lock"
+    lock.unlink()
+    lock.mkdir()
+    assert cached_store("text", source=str(text)) == path
+
+
 def test_every_option_and_the_contents_of_the_source_make_another_store(cache: Path, text: Path):
     paths = [
         cached_store("text", source=str(text)),

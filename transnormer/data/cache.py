@@ -39,6 +39,8 @@ def cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
     """The folder for a name and whatever decides its contents, as JSON; `write` makes it when it is not there yet."""
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_root() / "stores" / f"{name}-{key}"
+    if path.exists():  # stores appear whole, by a rename: to read one, the cache need not be writable
+        return path
     with _lock(path):
         if not path.exists():
             _remove_leftovers(path)
