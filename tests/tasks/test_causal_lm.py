@@ -220,6 +220,16 @@ def test_data_that_cannot_be_trained_on(configure, byte_store: Path, bigram):
         CausalLM(configure())
 
 
+@pytest.mark.parametrize(("tokens", "message"), [(0, "has no 'valid' split"), (1, "the valid split is too short")])
+def test_a_store_that_cannot_be_evaluated_on_is_refused_at_the_start(tmp_path: Path, tokens: int, message: str):
+    with StoreWriter(tmp_path / "store", vocab_size=11) as writer:
+        writer.append("train", np.arange(100) % 11)
+        if tokens:
+            writer.append("valid", np.arange(tokens))
+    with pytest.raises(DataError, match=message):
+        CausalLM(RunConfig.model_validate({"data": {"store": str(tmp_path / "store"), "sequence_length": 8}}))
+
+
 def test_a_corpus_is_prepared_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.txt").write_text("a line of my own\n" * 100)

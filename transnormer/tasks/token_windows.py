@@ -49,6 +49,7 @@ class TokenWindowTask(Task):
                 f"{config.data.sequence_length}",
                 "give more text or set a smaller data.sequence_length",
             )
+        self._windows_to_score("valid")  # a run without them could never finish
         self._sampler = EpochSampler(self._train.complete, config.seed)
 
     @classmethod
@@ -91,7 +92,7 @@ class TokenWindowTask(Task):
         self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
     ) -> dict[str, float]:
         """Sums `loss`, `targets` and `correct` over every world_size-th window of a split."""
-        windows = self.windows(split)
+        windows = self._windows_to_score(split)
         sums = {"loss": 0.0, "targets": 0.0, "correct": 0.0}
         was_training = model.training
         model.eval()
@@ -122,11 +123,16 @@ class TokenWindowTask(Task):
         fields = {"vocab_size": self.store.vocab_size, **special, **fields}
         return preset(self.config.model.preset, **self.config.model.changes(), **fields)
 
+    def _windows_to_score(self, split: str) -> Windows:
+        """A split cut into windows, of which there is at least one."""
+        windows = self.windows(split)
+        if not len(windows):
+            raise DataError(f"{self.store.path}: the {split} split is too short", "give more text")
+        return windows
+
     def _eval_batches(self, windows: Windows, rank: int, world_size: int) -> Iterator[Batch]:
         """Full windows in batches, and the last, shorter one by itself: nothing needs padding."""
         total = min(len(windows), self.config.data.eval_windows or len(windows))
-        if not total:
-            raise DataError(f"{self.store.path}: the {windows.split.name} split is too short", "give more text")
         mine = range(total)[rank::world_size]
         size = self.config.train.micro_batch_size or self.config.train.batch_size
         full = [index for index in mine if index < windows.complete]
