@@ -55,9 +55,10 @@ def train_twins(out: Path, overrides: Sequence[str] = ()) -> list[Twin]:
 def _train_or_resume(config: RunConfig, folder: Path) -> dict[str, Any]:
     from transnormer.train.loop import resume, train
 
-    if not folder.exists():
+    config_file = folder / "config.yaml"
+    if not config_file.exists():
         return train(config, folder)
-    if load_config(folder / "config.yaml", []) != config:
+    if load_config(config_file, []) != config:
         raise ConfigError(f"{folder} holds a demo with other settings", f"remove it or choose another --out: {folder}")
     return resume(folder)
 
