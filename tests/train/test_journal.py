@@ -82,9 +82,9 @@ def test_a_full_disk_is_said_once() -> None:
 
 def test_a_full_disk_stops_a_rewind(path: Path) -> None:
     journal = fill(path)
-    journal._file = Path("/dev/full").open("a")
-    journal._file.write("what cannot be written\n")
-    with pytest.raises(DiskError, match="No space left"):
-        journal.rewind(step=4, evaluated=4)
     journal.close()
+    with Path("/dev/full").open("a") as journal._file:
+        journal._file.write("what cannot be written\n")
+        with pytest.raises(DiskError, match="No space left"):
+            journal.rewind(step=4, evaluated=4)
     assert steps(path, "train") == [1, 2, 3, 4, 5, 6]

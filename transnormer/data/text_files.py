@@ -56,7 +56,7 @@ def _matching(patterns: Sequence[str]) -> list[Excerpt]:
 
 
 def _is_utf8(name: str) -> bool:
-    """Python reads other bytes of a file name as characters that cannot be written: the manifest has no place for it."""
+    """Whether a manifest can hold it: Python reads other bytes of a file name as characters that cannot be written."""
     try:
         name.encode()
     except UnicodeEncodeError:
