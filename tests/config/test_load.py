@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,40 @@ def test_a_path_is_meant_from_where_it_is_written(
     monkeypatch.chdir(tmp_path)
     assert value_of(load_config(empty, [f"{key}=a/b*"]), key) == str(tmp_path / "a" / "b*")
     assert value_of(load_config(empty, [f"{key}=/a/b"]), key) == "/a/b"
+
+
+def test_a_tokenizers_folder_is_meant_from_where_it_is_written(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("saved", "byte"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").touch()
+    (tmp_path / "tokenizer.json").touch()
+    monkeypatch.chdir(tmp_path)
+    meant = {
+        "saved": str(tmp_path / "saved"),
+        ".": str(tmp_path),
+        "gpt2:a/b": f"gpt2:{tmp_path}/a/b",
+        "roberta:/a/b": "roberta:/a/b",
+        **{name: name for name in ("byte", "bpe", "gpt2", "gpt2:", "gtp2:a/b", "x" * 5000)},
+    }
+    for written, read in meant.items():
+        assert load_config(empty, [f"data.tokenizer={written}"]).data.tokenizer == read
+    assert load_config(empty, ["data.tokenizer=''"]).data.tokenizer == ""
+
+
+def test_a_pattern_is_meant_from_any_folder(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "old [1] *"
+    here.mkdir()
+    for name in ("a.txt", "b [2].txt"):
+        (here / name).touch()
+    monkeypatch.chdir(here)
+    sources = [load_config(empty, [f"data.source={text}"]).data.source for text in ("*.txt", "b [2].txt", "a.txt")]
+    monkeypatch.chdir(tmp_path)
+    assert sorted(glob.glob(sources[0])) == [str(here / "a.txt"), str(here / "b [2].txt")]  # noqa: PTH207 - as it is read
+    assert sources[1:] == [str(here / "b [2].txt"), str(here / "a.txt")]
+    assert load_config(empty, [f"data.source={sources[0]}"]).data.source == sources[0]
+    assert load_config(empty, ["data.source=" + "*" * 5000]).data.source
 
 
 @pytest.mark.parametrize(

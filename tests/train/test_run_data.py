@@ -17,6 +17,7 @@ from transnormer.data.example_manifest import ExampleManifest
 from transnormer.data.manifest import read_manifest, to_json
 from transnormer.data.opening import open_store
 from transnormer.data.prepare import prepare
+from transnormer.data.tokenizers import byte_tokenizer
 from transnormer.errors import DataError, Preempted
 from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
@@ -117,6 +118,24 @@ def test_relative_paths_are_those_of_the_folder_where_the_run_began(
     monkeypatch.chdir(tmp_path / "elsewhere")
     resume(tmp_path / "run", show=False)
     assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
+
+
+def test_a_relative_tokenizer_is_found_from_elsewhere_and_may_move(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("a text of this corpus, long enough for some windows\n" * 40)
+    byte_tokenizer().save_pretrained(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config(
+        tmp_path, data__store=None, data__corpus="text", data__source="text.txt", data__tokenizer="saved"
+    )
+    train_four_steps(config, tmp_path / "run", monkeypatch)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    evaluate_run(tmp_path / "run", checkpoint="last")
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    written = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(written.replace(str(tmp_path / "saved"), str(tmp_path / "moved")))
+    resume(tmp_path / "run", show=False)
 
 
 def test_data_may_move(undisturbed: Path, tmp_path: Path, monkeypatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from transnormer.errors import ConfigError
+
+# Of data.tokenizer: names, and what stands before the folder in 'gpt2:FOLDER'. All else is a folder by itself.
+BUILT_TOKENIZERS, TOKENIZERS_FROM_FOLDER = ("byte", "bpe", "word"), ("gpt2", "roberta")
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -95,11 +100,33 @@ class DataSection(Section):
         description="evaluate on the first so many windows; lra: validate on so many examples; null means all",
     )
 
-    @field_validator("store", "source")
+    @field_validator("store")
     @classmethod
-    def _from_anywhere(cls, path: str | None) -> str | None:
+    def _store_from_anywhere(cls, path: str | None) -> str | None:
         """A path is meant from where it is written: a run may be resumed from another folder."""
         return None if path is None else str(Path(path).absolute())
+
+    @field_validator("source")
+    @classmethod
+    def _source_from_anywhere(cls, path: str | None) -> str | None:
+        """Likewise; the name of the folder where it is written is no part of a pattern."""
+        if path is None:
+            return None
+        is_pattern = glob.has_magic(path) and not os.path.exists(path)  # noqa: PTH110 - Path raises at a name too long
+        here = str(Path.cwd())
+        return str(Path(glob.escape(here) if is_pattern else here, path))
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _tokenizer_from_anywhere(cls, name: str | None) -> str | None:
+        """Likewise, where it is a folder or holds the name of one."""
+        if not name or name in BUILT_TOKENIZERS:
+            return name
+        kind, _, folder = name.partition(":")
+        if kind in TOKENIZERS_FROM_FOLDER and folder:
+            return f"{kind}:{Path(folder).absolute()}"
+        is_saved = os.path.isfile(Path(name, "tokenizer.json"))  # noqa: PTH113 - as above
+        return str(Path(name).absolute()) if is_saved else name
 
 
 class OptimSection(Section):

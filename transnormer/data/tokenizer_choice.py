@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transnormer.config.schema import BUILT_TOKENIZERS, TOKENIZERS_FROM_FOLDER
 from transnormer.data import tokenizers
 from transnormer.data.excerpts import sha256_of
 from transnormer.errors import ConfigError, DataError, did_you_mean
 
-BUILT, FROM_FOLDER = ("byte", "bpe", "word"), ("gpt2", "roberta")
 DEFAULT_BPE_VOCABULARY = 8000
 
 
@@ -47,9 +47,9 @@ class TokenizerChoice:
 def choose_tokenizer(name: str, vocab_size: int | None = None) -> TokenizerChoice:
     """Checks 'byte', 'bpe', 'word', 'gpt2:FOLDER', 'roberta:FOLDER' or the folder of a saved tokenizer."""
     kind, _, folder = name.partition(":")
-    if name in BUILT:
+    if name in BUILT_TOKENIZERS:
         choice = TokenizerChoice(name, vocab_size if name != "byte" else None)
-    elif kind in FROM_FOLDER:
+    elif kind in TOKENIZERS_FROM_FOLDER:
         if not folder:
             raise ConfigError(
                 f"the tokenizer '{kind}' is read from files", f"use {kind}:FOLDER with vocab.json, merges.txt"
@@ -60,7 +60,7 @@ def choose_tokenizer(name: str, vocab_size: int | None = None) -> TokenizerChoic
             "saved", None, {file.name: file for file in sorted(Path(name).glob("tokenizer*.json"))}
         )
     else:
-        known = [*BUILT, *(f"{kind}:FOLDER" for kind in FROM_FOLDER)]
+        known = [*BUILT_TOKENIZERS, *(f"{kind}:FOLDER" for kind in TOKENIZERS_FROM_FOLDER)]
         raise ConfigError(f"unknown tokenizer '{name}'", did_you_mean(name, known))
     if vocab_size is not None and choice.vocab_size is None:
         raise ConfigError(f"the tokenizer '{name}' has a vocabulary of its own", "leave vocab_size out")

@@ -20,7 +20,7 @@ from transnormer.train.state import RunState
 Which = Literal["final", "best", "last"]
 
 _STATE = "state.json"
-_PLACES = {"data.store", "data.source"}  # data may move: that they are the same, their digest says
+_PLACES = {"data.store", "data.source", "data.tokenizer"}  # data may move: that they are the same, their digest says
 
 
 def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:
