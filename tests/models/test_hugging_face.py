@@ -103,6 +103,15 @@ def test_trainer_trains_our_model(tmp_path):
         torch.testing.assert_close(resumed.model.state_dict()[key], value)
 
 
+def test_trainer_evaluates_and_predicts_without_the_decode_state(tmp_path):
+    text = torch.arange(20)
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
+    model = tn.TransNormerForCausalLM(small("t2-tiny"))
+    trainer = Trainer(model=model, args=arguments, eval_dataset=[{"input_ids": text, "labels": text}] * 3)
+    assert trainer.evaluate()["eval_loss"] > 0
+    assert trainer.predict(trainer.eval_dataset).predictions.shape == (3, 20, 300)
+
+
 def test_torch_compile_sees_the_whole_model():
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(small("t2-tiny")).eval()

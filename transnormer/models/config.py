@@ -52,7 +52,7 @@ class TransNormerConfig(PreTrainedConfig):
     """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`."""
 
     model_type = "transnormer"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the Trainer adds a list to it
 
     vocab_size: int = 259
     hidden_size: int = 512
