@@ -42,6 +42,20 @@ def test_saved_models_load_by_auto_class_bit_for_bit(auto, model_class, name, tm
     assert torch.equal(model(ids)[0], loaded(ids)[0])
 
 
+@pytest.mark.parametrize("method", ["t2", "performer", "reformer", "flash", "linear_elu"])
+def test_layers_on_the_disk_give_the_same_logits(method, tmp_path):
+    """transformers initialises what lies on the disk; the buffers, which it does load, must stay."""
+    heads = {} if method == "flash" else {"num_attention_heads": 2}
+    model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", hidden_size=32, num_hidden_layers=2, **heads)).eval()
+    model.save_pretrained(tmp_path)
+    where = dict.fromkeys(("model.embed_tokens", "model.dropout", "model.layers.0", "model.final_norm", "lm_head"), "cpu")
+    where["model.layers.1"] = "disk"
+    offloaded = tn.TransNormerForCausalLM.from_pretrained(tmp_path, device_map=where, offload_folder=tmp_path / "disk")
+    ids = torch.randint(0, 256, (2, 100))
+    with torch.no_grad():
+        assert torch.equal(offloaded(ids).logits, model(ids).logits)
+
+
 def test_config_round_trip(tmp_path):
     config = small("t1-tiny", mixer_options={"diag": {"block_size": 16}})
     config.save_pretrained(tmp_path)

@@ -19,6 +19,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.denominator import with_ones
+from transnormer.mixers.loaded import is_loaded
 from transnormer.mixers.precision import in_range
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, random_features
@@ -96,6 +97,8 @@ class PerformerAttention(AttentionMixer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        if is_loaded(self.projection):
+            return
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         rows, columns = self.projection.shape
         self.projection.copy_(orthogonal_gaussian(rows, columns, generator))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.loaded import is_loaded
 from transnormer.ops import rotate
 from transnormer.ops.feature_maps import feature_map_named
 
@@ -51,9 +52,12 @@ class Rotation(nn.Module):
 
     def reset_parameters(self) -> None:
         """LRPE starts at RoPE's angles, behind a random reflection that is never trained."""
-        if self.kind == "lrpe":
-            with torch.no_grad():
+        if self.kind != "lrpe":
+            return
+        with torch.no_grad():
+            if not is_loaded(self.theta):
                 self.theta.copy_(rotary_rates(self.head_dim))
+            if not is_loaded(self.reflection):
                 self.reflection.normal_()
                 self.reflection /= self.reflection.norm()
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import Mixer, State, Traits, XavierLinear, real_tokens
+from transnormer.mixers.loaded import is_loaded
 from transnormer.mixers.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
 from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.positions import token_positions
@@ -108,6 +109,8 @@ class ReformerAttention(Mixer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        if is_loaded(self.rotations):
+            return
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator, device="cpu"))
 
