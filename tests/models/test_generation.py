@@ -126,6 +126,14 @@ def test_transformers_own_dynamic_cache_works_too():
         recurrent(ids, past_key_values=DynamicCache(config=recurrent.config))
 
 
+@pytest.mark.parametrize("method", ["t2", "linear_elu", "vanilla"])
+def test_a_dynamic_cache_by_name_is_the_default(method):
+    model = model_of(method)
+    arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": PAD}
+    named = model.generate(prompt(2, 70), **arguments, cache_implementation="dynamic")
+    assert torch.equal(named, model.generate(prompt(2, 70), **arguments))
+
+
 def test_a_saved_and_restored_state_continues_identically(tmp_path):
     """The cache is made of plain tensors: a copy taken mid-text continues with the same tokens."""
     model = model_of("t2")

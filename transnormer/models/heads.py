@@ -100,6 +100,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
         wants_default = generation_config.use_cache and generation_config.cache_implementation in (None, "dynamic")
         if wants_default and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = DecodeCache(self.config)
+            generation_config.cache_implementation = None  # transformers takes a cache or the name of one, not both
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
     def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
