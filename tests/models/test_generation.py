@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 import transnormer as tn
 from transnormer.errors import ConfigError
@@ -132,6 +132,40 @@ def test_a_dynamic_cache_by_name_is_the_default(method):
     arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": PAD}
     named = model.generate(prompt(2, 70), **arguments, cache_implementation="dynamic")
     assert torch.equal(named, model.generate(prompt(2, 70), **arguments))
+
+
+@pytest.mark.parametrize("method", ["t2", "linear_elu", "flash"])
+@pytest.mark.parametrize("name", ["static", "offloaded_static"])
+def test_a_static_cache_that_would_lose_state_is_refused(method, name):
+    heads = {} if method == "flash" else {"num_attention_heads": 2}
+    model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", hidden_size=64, **heads)).eval()
+    for length in (10, 70):
+        with pytest.raises(ConfigError, match="leave cache_implementation out"):
+            model.generate(prompt(1, length), max_new_tokens=5, pad_token_id=PAD, cache_implementation=name)
+    with pytest.raises(ConfigError, match="DecodeCache"):
+        model(prompt(1, 70), past_key_values=StaticCache(config=model.config, max_cache_len=128))
+
+
+@pytest.mark.parametrize("method", ["vanilla", "flash_quad", "long_short", "reformer"])
+@pytest.mark.parametrize("name", ["static", "offloaded"])
+def test_other_caches_work_where_all_keys_are_kept(method, name):
+    heads = {} if method == "flash_quad" else {"num_attention_heads": 2}
+    model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", hidden_size=64, **heads)).eval()
+    arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": PAD, "disable_compile": True}
+    other = model.generate(prompt(2, 70), **arguments, cache_implementation=name)
+    assert torch.equal(other, model.generate(prompt(2, 70), **arguments))
+
+
+def test_a_cache_that_is_not_made_for_the_model_is_refused():
+    recurrent = model_of("linear_elu")
+    for cache in (DynamicCache(), DynamicCache(config=recurrent.config), DynamicCache(config=model_of("t2").config)):
+        with pytest.raises(ConfigError, match="DecodeCache"):
+            recurrent(prompt(1, 9), past_key_values=cache)
+        with pytest.raises(ConfigError, match="DecodeCache"):
+            recurrent.generate(prompt(1, 9), past_key_values=cache, max_new_tokens=2, pad_token_id=PAD)
+    windowed = model_of("t2")
+    with pytest.raises(ConfigError, match="cannot hold its state"):
+        windowed(prompt(1, 9), past_key_values=DynamicCache(config=model_of("vanilla").config))
 
 
 def test_a_saved_and_restored_state_continues_identically(tmp_path):

@@ -108,7 +108,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
             raise ConfigError("a bidirectional model has no decode state", "call it without past_key_values")
 
         new = tokens.shape[1]
-        past = 0 if past_key_values is None else seen_tokens(past_key_values)
+        past = 0 if past_key_values is None else seen_tokens(past_key_values, self.config)
         mask, length = _split_mask(attention_mask, tokens, past)
         # One token is packed as it stands.
         packing = Packing(mask) if mask is not None and new > 1 and not right_padded else None

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import State
@@ -33,13 +33,34 @@ class DecodeCache(DynamicCache):
         self.seen_tokens = 0
 
 
-def seen_tokens(cache: Cache) -> int:
-    """Tokens a cache has taken in, padding included."""
+# What a cache layer must be to hold the state of a mixer, by the name that the mixer's traits give. transformers' static
+# layers with a window are none of these: their keys are a ring of fixed size, and they count tokens in `update` alone.
+_HOLDERS: dict[str, tuple[type, ...]] = {
+    "full_attention": (CacheLayerMixin,),
+    "chunked_attention": (DynamicSlidingWindowLayer,),
+    "linear_attention": (LinearAttentionLayer,),
+    "hybrid_sliding": (LinearAttentionLayer, DynamicSlidingWindowLayer),
+}
+
+
+def check_cache(cache: Cache, config: TransNormerConfig) -> None:
+    """Raise for a cache that would lose a part of this model's state, or the number of its tokens."""
+    hint = "leave cache_implementation out, or pass past_key_values=transnormer.DecodeCache(model.config)"
+    kind, held, wanted = type(cache).__name__, len(cache.layers), config.layer_types
+    if held != len(wanted):
+        raise ConfigError(f"{kind} has {held} layers, the model has {len(wanted)}", hint)
+    for index, (layer, name) in enumerate(zip(cache.layers, wanted, strict=True)):
+        if not all(isinstance(layer, holder) for holder in _HOLDERS.get(name, ())):
+            raise ConfigError(
+                f"{kind} keeps {type(layer).__name__} for layer {index}, which cannot hold its state ({name})", hint
+            )
     if not isinstance(cache, DecodeCache) and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):
-        raise ConfigError(
-            f"{type(cache).__name__} cannot count the tokens of a model whose layers are all recurrent",
-            "pass past_key_values=transnormer.DecodeCache(model.config), or none at all",
-        )
+        raise ConfigError(f"{kind} cannot count the tokens of a model whose layers are all recurrent", hint)
+
+
+def seen_tokens(cache: Cache, config: TransNormerConfig) -> int:
+    """Tokens a cache has taken in, padding included."""
+    check_cache(cache, config)
     return cache.get_seq_length()
 
 

@@ -25,7 +25,7 @@ from transnormer.models.backbone import (
     check_attention_mask,
     check_ids,
 )
-from transnormer.models.cache import DecodeCache
+from transnormer.models.cache import DecodeCache, check_cache
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import linear_cross_entropy
 
@@ -102,6 +102,8 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             model_kwargs["past_key_values"] = DecodeCache(self.config)
             generation_config.cache_implementation = None  # transformers takes a cache or the name of one, not both
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        if (cache := model_kwargs.get("past_key_values")) is not None:
+            check_cache(cache, self.config)
 
     def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
         """The mask stays [B, T]: the mixers make what they need of it."""
