@@ -168,6 +168,78 @@ def test_a_cache_that_is_not_made_for_the_model_is_refused():
         windowed(prompt(1, 9), past_key_values=DynamicCache(config=model_of("vanilla").config))
 
 
+# All kinds of state: keys of all tokens, keys of a window, a recurrent one, and both.
+KEEPERS = ["softmax", "flash_quad", "reformer", "long_short"]
+FORGETTERS = ["diag", "norm", "flash", "parallel", "sequential"]
+
+
+def layers_of(mixer: str) -> tn.TransNormerForCausalLM:
+    torch.manual_seed(0)
+    config = tn.TransNormerConfig(
+        vocab_size=50, hidden_size=32, num_attention_heads=1, num_hidden_layers=2, mixers=[mixer] * 2
+    )
+    return tn.TransNormerForCausalLM(config).double().eval()
+
+
+def text(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 50, (batch, length), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("mixer", KEEPERS + FORGETTERS)
+@torch.no_grad()
+def test_chosen_rows_continue_as_they_would_have(mixer):
+    model, ids, mask = layers_of(mixer), text(3, 80), torch.ones(3, 80, dtype=torch.long)
+    mask[1, :20] = 0
+    cache, rows = tn.DecodeCache(model.config), torch.tensor([2, 1])
+    model(ids[:, :70], attention_mask=mask[:, :70], past_key_values=cache)
+    cache.batch_select_indices(rows)
+    chosen = model(ids[rows, 70:], attention_mask=mask[rows], past_key_values=cache).logits
+    expected = model(ids[rows], attention_mask=mask[rows]).logits[:, 70:]
+    torch.testing.assert_close(chosen, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("mixer", KEEPERS + FORGETTERS)
+@torch.no_grad()
+def test_repeated_rows_continue_each_for_itself(mixer):
+    model, ids = layers_of(mixer), text(2, 70)
+    cache = tn.DecodeCache(model.config)
+    model(ids, past_key_values=cache)
+    cache.batch_repeat_interleave(2)
+    longer = torch.cat([ids.repeat_interleave(2, dim=0), text(4, 5)], dim=1)
+    repeated = model(longer[:, 70:], past_key_values=cache).logits
+    torch.testing.assert_close(repeated, model(longer).logits[:, 70:], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(("mixer", "length"), [*((mixer, 70) for mixer in KEEPERS), ("diag", 20)])
+@torch.no_grad()
+def test_tokens_that_were_cropped_were_never_read(mixer, length):
+    model, ids = layers_of(mixer), text(2, length + 20)
+    cache = tn.DecodeCache(model.config)
+    model(ids[:, :length], past_key_values=cache)
+    model(text(2, 3), past_key_values=cache)
+    cache.crop(-3)
+    assert cache.get_seq_length() == length
+    again = model(ids[:, length:], past_key_values=cache).logits
+    torch.testing.assert_close(again, model(ids).logits[:, length:], atol=1e-10, rtol=0)
+    cache.crop(0)
+    assert cache.get_seq_length() == length + 20
+    for wrong in (3, -length - 21):
+        with pytest.raises(ConfigError, match="forgets the last three"):
+            cache.crop(wrong)
+
+
+@pytest.mark.parametrize("mixer", FORGETTERS)
+@torch.no_grad()
+def test_a_state_that_cannot_be_rolled_back_says_so_and_stays(mixer):
+    model, ids = layers_of(mixer), text(2, 75)
+    cache = tn.DecodeCache(model.config)
+    model(ids[:, :70], past_key_values=cache)
+    with pytest.raises(ConfigError, match="before its last tokens"):
+        cache.crop(-3)
+    after = model(ids[:, 70:], past_key_values=cache).logits
+    torch.testing.assert_close(after, model(ids).logits[:, 70:], atol=1e-10, rtol=0)
+
+
 def test_a_saved_and_restored_state_continues_identically(tmp_path):
     """The cache is made of plain tensors: a copy taken mid-text continues with the same tokens."""
     model = model_of("t2")

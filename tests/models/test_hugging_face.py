@@ -48,7 +48,9 @@ def test_layers_on_the_disk_give_the_same_logits(method, tmp_path):
     heads = {} if method == "flash" else {"num_attention_heads": 2}
     model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", hidden_size=32, num_hidden_layers=2, **heads)).eval()
     model.save_pretrained(tmp_path)
-    where = dict.fromkeys(("model.embed_tokens", "model.dropout", "model.layers.0", "model.final_norm", "lm_head"), "cpu")
+    where = dict.fromkeys(
+        ("model.embed_tokens", "model.dropout", "model.layers.0", "model.final_norm", "lm_head"), "cpu"
+    )
     where["model.layers.1"] = "disk"
     offloaded = tn.TransNormerForCausalLM.from_pretrained(tmp_path, device_map=where, offload_folder=tmp_path / "disk")
     ids = torch.randint(0, 256, (2, 100))

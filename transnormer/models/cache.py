@@ -6,6 +6,7 @@ per head ("linear_attention"): the state of a TransNormer does not grow with the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -19,7 +20,10 @@ from transnormer.models.config import TransNormerConfig
 
 
 class DecodeCache(DynamicCache):
-    """transformers' DynamicCache that also counts tokens when every layer is recurrent and none keeps keys."""
+    """transformers' DynamicCache that also counts tokens when every layer is recurrent and none keeps keys.
+
+    Rows are chosen and repeated in all that a layer holds; transformers moves keys and values alone.
+    """
 
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config=config)
@@ -32,9 +36,48 @@ class DecodeCache(DynamicCache):
         super().reset()
         self.seen_tokens = 0
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._change_rows(lambda held: held[indices])
 
-# What a cache layer must be to hold the state of a mixer, by the name that the mixer's traits give. transformers' static
-# layers with a window are none of these: their keys are a ring of fixed size, and they count tokens in `update` alone.
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._change_rows(lambda held: held.repeat_interleave(repeats, dim=0))
+
+    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        for layer in self.layers:
+            if isinstance(layer, LinearAttentionLayer):
+                for place, memory in layer.recurrent_states.items():
+                    if memory is not None:
+                        layer.recurrent_states[place] = change(memory)
+            if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
+                layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, which must be real ones in every row: crop(-3) forgets three.
+
+        Only where all keys are kept: a recurrent state cannot be rolled back, nor a window that has moved on.
+        """
+        if not -self.seen_tokens <= tokens_to_remove <= 0:
+            raise ConfigError(
+                f"crop({tokens_to_remove}) of a cache of {self.seen_tokens} tokens", "crop(-3) forgets the last three"
+            )
+        if tokens_to_remove == 0:
+            return
+        kept = self.seen_tokens + tokens_to_remove
+        for layer in self.layers:
+            if isinstance(layer, LinearAttentionLayer) or layer.keys.shape[-2] != self.seen_tokens:
+                raise ConfigError(
+                    f"{type(layer).__name__} does not keep what it was before its last tokens",
+                    "keep a copy of the cache (copy.deepcopy), or read the text again",
+                )
+        for layer in self.layers:
+            layer.keys, layer.values = layer.keys[..., :kept, :], layer.values[..., :kept, :]
+            if isinstance(layer, DynamicSlidingWindowLayer):
+                layer.cumulative_length = kept
+        self.seen_tokens = kept
+
+
+# What a cache layer must be to hold the state of a mixer, by the name that the mixer's traits give. Static layers with a
+# window are none of these: their keys have a fixed number of slots, and they count tokens in their own `update` alone.
 _HOLDERS: dict[str, tuple[type, ...]] = {
     "full_attention": (CacheLayerMixin,),
     "chunked_attention": (DynamicSlidingWindowLayer,),
