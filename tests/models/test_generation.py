@@ -104,6 +104,19 @@ def test_the_state_is_as_large_after_64k_tokens_as_after_1k(method):
     assert sizes[0] == sizes[1] > 0
 
 
+@pytest.mark.parametrize("mixer", ["diag", "flash", "parallel", "sequential"])
+@torch.no_grad()
+def test_the_state_does_not_keep_the_prompt_alive(mixer):
+    """A view of the last keys would hold the memory of all of them."""
+    model, sizes = layers_of(mixer), []
+    for length in (100, 1000):
+        cache = tn.DecodeCache(model.config)
+        model(text(1, length), past_key_values=cache)
+        held = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in held))
+    assert sizes[0] == sizes[1] > 0
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_prefill_in_pieces_equals_prefill_at_once(method):
     model = model_of(method).double()

@@ -10,7 +10,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.fixed_state import FixedState, fixed_slots
-from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
+from transnormer.mixers.packing import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
 from transnormer.mixers.turned import TurnedAttention
@@ -129,8 +129,8 @@ class DiagAttention(TurnedAttention):
         keep = self.block_size - 1
         return {
             "length": state["length"] + real_tokens(k, mask),
-            "keys": append_right_aligned(state.get("keys"), k, counts)[:, -keep:],
-            "values": append_right_aligned(state.get("values"), v, counts)[:, -keep:],
+            "keys": newest(append_right_aligned(state.get("keys"), k, counts), keep),
+            "values": newest(append_right_aligned(state.get("values"), v, counts), keep),
         }
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:

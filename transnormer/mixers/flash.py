@@ -15,7 +15,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.gated_unit import GatedUnit, squared_relu
-from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
+from transnormer.mixers.packing import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.positions import token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype
@@ -128,7 +128,7 @@ class Flash(GatedUnit):
         if "memory" in state:
             memory = memory + state["memory"]
         keep = self.chunk_size - 1
-        return {"length": length, "memory": memory, "keys": keys[:, -keep:], "values": values[:, -keep:]}
+        return {"length": length, "memory": memory, "keys": newest(keys, keep), "values": newest(values, keep)}
 
     def _chunk_start(self, length: Tensor) -> Tensor:
         """Where the chunk of the token at position `length` begins."""

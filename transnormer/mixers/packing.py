@@ -41,6 +41,11 @@ def append_right_aligned(old: Tensor | None, new: Tensor, counts: Tensor | None)
     return _permute(joined, source.clamp(min=0))
 
 
+def newest(x: Tensor, count: int) -> Tensor:
+    """The last `count` tokens of x [B, L, ...], in memory of their own: a view would keep all the others too."""
+    return x if x.shape[1] <= count else x[:, -count:].clone()
+
+
 def right_aligned_positions(length: Tensor, size: int) -> Tensor:
     """Positions in the text [B, size] of a right-aligned cache after `length` [B] tokens; negative: empty slot."""
     return length[:, None] - size + torch.arange(size, device=length.device)
