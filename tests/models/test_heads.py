@@ -164,6 +164,37 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         torch.testing.assert_close(parameter.grad, expected)
 
 
+def classifier(**overrides: object) -> tn.TransNormerForSequenceClassification:
+    return tn.TransNormerForSequenceClassification(small("t2-lra-text", **overrides)).eval()
+
+
+def test_values_in_a_column_are_those_of_their_rows():
+    model, ids, values = classifier(num_labels=1), torch.randint(0, 256, (4, 20)), torch.randn(4)
+    in_a_row = model(ids, labels=values).loss
+    torch.testing.assert_close(model(ids, labels=values[:, None]).loss, in_a_row)
+    with pytest.raises(ConfigError, match=re.escape("labels must be [4, 1]")):
+        model(ids, labels=values[:2])
+
+
+def test_the_loss_is_what_problem_type_says():
+    functional, ids = torch.nn.functional, torch.randint(0, 256, (4, 20))
+    values, several = torch.randn(4, 3), torch.tensor([[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1]])
+    classes = torch.tensor([0, 2, 1, 1])
+    for problem, labels, loss in (
+        ("regression", values, functional.mse_loss),
+        ("multi_label_classification", several.float(), functional.binary_cross_entropy_with_logits),
+        ("single_label_classification", classes, functional.cross_entropy),
+        (None, classes, functional.cross_entropy),
+    ):
+        model = classifier(num_labels=3, problem_type=problem)
+        output = model(ids, labels=labels)
+        torch.testing.assert_close(output.loss, loss(output.logits, labels))
+    model = classifier(num_labels=3, problem_type="multi_label_classification")
+    torch.testing.assert_close(model(ids, labels=several).loss, model(ids, labels=several.float()).loss)
+    with pytest.raises(ConfigError, match="multi_label"):
+        model(ids, labels=classes)
+
+
 def test_hidden_states_on_request():
     model = tn.TransNormerForCausalLM(small()).eval()
     output = model(torch.randint(0, 256, (2, 20)), output_hidden_states=True)

@@ -251,7 +251,11 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """`labels` [B]: class indices, or values when num_labels is 1; `right_padded`: see TransNormerModel."""
+        """`labels` [B]: class indices, or values when num_labels is 1; `right_padded`: see TransNormerModel.
+
+        The config's problem_type, if set, decides instead: "regression" and "multi_label_classification" take labels
+        [B, num_labels].
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -260,7 +264,7 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
             right_padded=right_padded,
         )
         logits = self.classifier(_pool(outputs.last_hidden_state, attention_mask, self.config))
-        loss = None if labels is None else classification_loss(logits, labels)
+        loss = None if labels is None else classification_loss(logits, labels, self.config.problem_type)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
@@ -285,7 +289,7 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """`labels` [B]: class indices; `right_padded`: see TransNormerModel.
+        """`labels` [B]: class indices, or what problem_type wants; `right_padded`: see TransNormerModel.
 
         Both sides are one batch of 2B sequences to the model: half as many kernels, each twice as large, and one set of
         statistics for a BatchNorm.
@@ -303,7 +307,7 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         states = self.model(input_ids=ids, attention_mask=mask, right_padded=right_padded).last_hidden_state
         x, y = _pool(states, mask, self.config).chunk(2)
         logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
-        loss = None if labels is None else classification_loss(logits, labels)
+        loss = None if labels is None else classification_loss(logits, labels, self.config.problem_type)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
@@ -320,8 +324,23 @@ def _stacked(ids: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[Ten
     return torch.cat(rows), torch.cat(real)
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy, or the squared error of a single output (STS-B)."""
+def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None = None) -> Tensor:
+    """The loss of logits [B, C] by transformers' name of the problem.
+
+    Unset, it is the squared error of a single output (STS-B) and the cross entropy of several.
+    """
+    if problem_type is None:
+        problem_type = "regression" if logits.shape[-1] == 1 else "single_label_classification"
+    if problem_type == "single_label_classification":
+        # Floating-point labels are a distribution over the classes, [B, C].
+        return F.cross_entropy(logits.float(), labels if labels.is_floating_point() else labels.reshape(-1))
     if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1).float(), labels.float())
-    return F.cross_entropy(logits.float(), labels)
+        labels = labels.reshape(-1, 1)
+    if labels.shape != logits.shape:
+        raise ConfigError(
+            f"labels must be {list(logits.shape)}, one number for each output, got {list(labels.shape)}",
+            f"the problem_type is {problem_type}",
+        )
+    if problem_type == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
+    return F.mse_loss(logits.float(), labels.float())
