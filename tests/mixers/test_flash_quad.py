@@ -89,6 +89,16 @@ def test_beyond_the_table_the_bias_is_a_product_of_rotated_vectors():
         torch.testing.assert_close(square[i, j], expected, atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_far_beyond_the_table_half_precision_rounds_the_bias_alone(dtype):
+    torch.manual_seed(0)
+    bias = DistanceBias(max_length=6, size=SIZE).to(dtype)
+    distances = torch.arange(4000)
+    rounded, exact = bias(distances), bias.float()(distances)
+    assert rounded.dtype == dtype
+    torch.testing.assert_close(rounded, exact.to(dtype), atol=0, rtol=0)
+
+
 def test_the_scale_is_the_maximal_length_not_that_of_the_text():
     """Else a longer text would change what was said before."""
     torch.manual_seed(0)

@@ -40,10 +40,13 @@ class DistanceBias(nn.Module):
     def forward(self, distances: Tensor) -> Tensor:
         """The bias at integer distances [N]."""
         near = self.table[(distances + self.max_length - 1).clamp(0, 2 * self.max_length - 2)]
-        rates = rotary_rates(self.far_query.shape[0]).to(self.far_query)
-        angles = distances[:, None] * rates
-        query = rotate_pairs(self.far_query.expand(len(distances), 1, -1), angles).squeeze(1)  # [N, S]
-        return torch.where(distances.abs() < self.max_length, near, (query * self.far_key).sum(dim=-1))
+        # In half precision an angle of thousands is off by whole turns.
+        dtype = accumulation_dtype(self.far_query.dtype)
+        query, key = self.far_query.to(dtype), self.far_key.to(dtype)
+        angles = distances[:, None] * rotary_rates(len(query)).to(query)
+        query = rotate_pairs(query.expand(len(distances), 1, -1), angles).squeeze(1)  # [N, S]
+        far = (query * key).sum(dim=-1).to(near.dtype)
+        return torch.where(distances.abs() < self.max_length, near, far)
 
     def behind(self, distances: Tensor, limit: int) -> Tensor:
         """The bias at distances from 0 to limit - 1, each computed once; beyond them the nearest of these."""
