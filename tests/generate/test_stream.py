@@ -107,6 +107,12 @@ def test_an_empty_prompt_begins_with_the_token_between_documents() -> None:
     [
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
+        ({"temperature": 1e-40}, "temperature must be finite and at least 1e-30"),
+        ({"temperature": float("inf")}, "temperature must be finite"),
+        ({"seed": 99999999999999999999999}, "is outside 0"),
+        ({"seed": -1}, "seed -1 is outside 0"),
+        ({"do_sample": False, "temperature": -3.0}, "temperature must be above 0"),
+        ({"do_sample": False, "top_p": 7.0}, "top_p must be above 0"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1"),
         ({"count": 0}, "max_new_tokens must be at least 1"),
@@ -117,8 +123,14 @@ def test_wrong_options(model: Any, options: dict[str, Any], message: str) -> Non
         written(model, **options)
 
 
+def test_the_coldest_sampling_is_greedy(model: Any) -> None:
+    assert written(model, temperature=1e-30, seed=2**64 - 1) == written(model, do_sample=False)
+
+
 def test_options_are_checked_before_the_first_piece(model: Any) -> None:
     with pytest.raises(ConfigError):
         stream_text(model, TOKENIZER, "a", 3, top_k=-1)
+    with pytest.raises(ConfigError):
+        stream_text(model, TOKENIZER, "a", 3, seed=2**64)
     with pytest.raises(ConfigError, match="not valid Unicode"):
         stream_text(model, TOKENIZER, "a\udcff", 3)

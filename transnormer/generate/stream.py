@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from transformers.generation.logits_process import (
 
 from transnormer.errors import ConfigError
 from transnormer.generate.decode_text import IncrementalDecoder
+
+# Logits divided by less could leave float32, whose softmax is then no distribution.
+_COLDEST = 1e-30
 
 
 def stream_text(
@@ -39,8 +43,12 @@ def stream_text(
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     prompt_ids = encode_prompt(tokenizer, prompt)
-    warpers = _warpers(temperature, top_k, top_p) if do_sample else None
-    tokens = stream_tokens(model, prompt_ids, max_new_tokens, warpers, seed=seed, stop_at_eos=stop_at_eos)
+    if seed is not None and not 0 <= seed < 2**64:
+        raise ConfigError(f"seed {seed} is outside 0 .. 2^64 - 1", "set a seed such as 0")
+    warpers = _warpers(temperature, top_k, top_p)
+    tokens = stream_tokens(
+        model, prompt_ids, max_new_tokens, warpers if do_sample else None, seed=seed, stop_at_eos=stop_at_eos
+    )
     return _pieces(tokens, IncrementalDecoder(tokenizer, prompt_ids))
 
 
@@ -101,6 +109,11 @@ def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
 def _warpers(temperature: float, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
     if not temperature > 0:
         raise ConfigError(f"temperature must be above 0, got {temperature}", "for the likeliest text use --greedy")
+    if not _COLDEST <= temperature < math.inf:
+        raise ConfigError(
+            f"temperature must be finite and at least {_COLDEST:g}, got {temperature}",
+            "for the likeliest text use --greedy",
+        )
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k must be at least 1, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
