@@ -202,6 +202,21 @@ def test_hidden_states_on_request():
     torch.testing.assert_close(model.lm_head(output.hidden_states[-1]), output.logits)
 
 
+def test_hidden_states_of_a_classifier_and_by_config():
+    ids = torch.randint(0, 256, (2, 20))
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    model = classifier()
+    assert model(ids).hidden_states is None
+    states = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    assert [state.shape for state in states] == [(2, 20, 32)] * 3
+    torch.testing.assert_close(states[-1], model.model(ids, attention_mask=mask).last_hidden_state)
+    model.config.output_hidden_states = True
+    for asked in (model, tn.TransNormerForCausalLM(small(output_hidden_states=True))):
+        assert len(asked(ids).hidden_states) == 3
+        assert asked(ids, output_hidden_states=False).hidden_states is None
+
+
 def test_wrong_calls_say_what_is_wrong():
     with pytest.raises(ConfigError, match="needs a causal model"):
         tn.TransNormerForCausalLM(small(causal=False))

@@ -102,6 +102,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
             check_ids("input_ids", tokens, self.config)
         else:
             _check_embedded(tokens, self.config)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if use_cache and past_key_values is None:
             past_key_values = DecodeCache(self.config)
         if past_key_values is not None and not self.config.causal:

@@ -262,10 +262,11 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             right_padded=right_padded,
+            output_hidden_states=kwargs.pop("output_hidden_states", None),
         )
         logits = self.classifier(_pool(outputs.last_hidden_state, attention_mask, self.config))
         loss = None if labels is None else classification_loss(logits, labels, self.config.problem_type)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
