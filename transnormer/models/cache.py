@@ -76,7 +76,7 @@ class DecodeCache(DynamicCache):
         self.seen_tokens = kept
 
 
-# What a cache layer must be to hold the state of a mixer, by the name that the mixer's traits give. Static layers with a
+# What a cache layer must be to hold the state of a mixer, by the name in the mixer's traits. Static layers with a
 # window are none of these: their keys have a fixed number of slots, and they count tokens in their own `update` alone.
 _HOLDERS: dict[str, tuple[type, ...]] = {
     "full_attention": (CacheLayerMixin,),
