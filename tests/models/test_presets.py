@@ -178,3 +178,11 @@ def test_options_of_every_type_are_taken():
     fine = {"diag": {"block_size": 32, "dropout": 0}, "reformer": {"num_buckets": [2, 4]}, "flash": {}}
     fine["parallel"] = {"first": "diag", "first_options": {"block_size": 16}, "second_options": None}
     assert tn.preset("t2-tiny", mixer_options=fine).mixer_options["reformer"] == {"num_buckets": [2, 4]}
+
+
+def test_only_tokens_are_drawn_for_a_scaled_embedding():
+    """However many positions there are."""
+    options = {"position_embedding": "learned", "scale_embedding": True, "init_scheme": "xavier"}
+    model = tn.TransNormerModel(tn.preset("t2-tiny", vocab_size=256, max_position_embeddings=256, **options))
+    assert model.embed_tokens.weight.std().item() == pytest.approx(model.config.hidden_size**-0.5, rel=0.05)
+    assert model.embed_positions.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.05)

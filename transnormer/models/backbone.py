@@ -42,8 +42,7 @@ class TransNormerPreTrainedModel(PreTrainedModel):
         config = self.config
         if isinstance(module, nn.Embedding):
             # Scaled embeddings enter the model times sqrt(d), and must have unit variance there.
-            tokens = module.num_embeddings == config.vocab_size
-            scaled = config.init_scheme == "xavier" and config.scale_embedding and tokens
+            scaled = config.init_scheme == "xavier" and config.scale_embedding and isinstance(module, TokenEmbedding)
             nn.init.normal_(module.weight, std=config.hidden_size**-0.5 if scaled else config.initializer_range)
         elif config.init_scheme == "normal" and isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=config.initializer_range)
