@@ -58,7 +58,7 @@ class LRAProtocol:
     def __init__(self, name: str, spec: Spec) -> None:
         self.name = name
         self._compat = name == "lra_compat"
-        self.validates_on_test = self._compat and spec.name == "lra/text"
+        self._validates_on_test = self._compat and spec.name == "lra/text"
         self.masks_black = self._compat and not spec.padded
 
     @property
@@ -68,18 +68,18 @@ class LRAProtocol:
 
     def examples(self, store: ExampleStore, split: str) -> Examples:
         """The examples behind the name of a split."""
-        if self.validates_on_test and split == "train":
+        if self._validates_on_test and split == "train":
             return Joined(store.split("train"), store.split("valid"))
-        return store.split("test" if self.validates_on_test and split == "valid" else split)
+        return store.split("test" if self._validates_on_test and split == "valid" else split)
 
     def choice(self, examples: int | None) -> str:
         """In words, which checkpoint is tested, chosen on so many examples of its split (all: None)."""
-        kind = "test" if self.validates_on_test else "validation"
+        kind = "test" if self._validates_on_test else "validation"
         where = f"{examples:,} {kind} examples" if examples else f"the {kind} split"
-        then = "then scored on the test split again" if self.validates_on_test else "test split scored once with it"
+        then = "then scored on the test split again" if self._validates_on_test else "test split scored once with it"
         return f"checkpoint chosen on {where}, {then}"
 
     def describe(self, split_rule: str) -> str:
         """Splits and masks in words."""
-        rule = "validated on the test set, trained on all the rest" if self.validates_on_test else split_rule
+        rule = "validated on the test set, trained on all the rest" if self._validates_on_test else split_rule
         return f"{self.name}: {rule}" + ("; pixels of value 0 are masked" if self.masks_black else "")
