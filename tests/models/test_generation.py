@@ -177,6 +177,8 @@ def test_a_cache_that_is_not_made_for_the_model_is_refused():
         with pytest.raises(ConfigError, match="DecodeCache"):
             recurrent.generate(prompt(1, 9), past_key_values=cache, max_new_tokens=2, pad_token_id=PAD)
     windowed = model_of("t2")
+    with pytest.raises(ConfigError, match="must be a transformers Cache, got tuple"):
+        windowed(prompt(1, 9), past_key_values=())
     with pytest.raises(ConfigError, match="cannot hold its state"):
         windowed(prompt(1, 9), past_key_values=DynamicCache(config=model_of("vanilla").config))
 

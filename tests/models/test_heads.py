@@ -184,7 +184,9 @@ def test_the_loss_is_what_problem_type_says():
         ("regression", values, functional.mse_loss),
         ("multi_label_classification", several.float(), functional.binary_cross_entropy_with_logits),
         ("single_label_classification", classes, functional.cross_entropy),
+        ("single_label_classification", values.softmax(dim=-1), functional.cross_entropy),  # a distribution
         (None, classes, functional.cross_entropy),
+        (None, several.float(), functional.binary_cross_entropy_with_logits),
     ):
         model = classifier(num_labels=3, problem_type=problem)
         output = model(ids, labels=labels)

@@ -89,6 +89,8 @@ _HOLDERS: dict[str, tuple[type, ...]] = {
 def check_cache(cache: Cache, config: TransNormerConfig) -> None:
     """Raise for a cache that would lose a part of this model's state, or the number of its tokens."""
     hint = "leave cache_implementation out, or pass past_key_values=transnormer.DecodeCache(model.config)"
+    if not isinstance(cache, Cache):
+        raise ConfigError(f"past_key_values must be a transformers Cache, got {type(cache).__name__}", hint)
     kind, held, wanted = type(cache).__name__, len(cache.layers), config.layer_types
     if held != len(wanted):
         raise ConfigError(f"{kind} has {held} layers, the model has {len(wanted)}", hint)

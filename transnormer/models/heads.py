@@ -328,10 +328,12 @@ def _stacked(ids: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[Ten
 def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None = None) -> Tensor:
     """The loss of logits [B, C] by transformers' name of the problem.
 
-    Unset, it is the squared error of a single output (STS-B) and the cross entropy of several.
+    Unset, it is the squared error of a single output (STS-B), the cross entropy of several for class indices, and one
+    binary cross entropy for each where labels are floating-point numbers.
     """
     if problem_type is None:
-        problem_type = "regression" if logits.shape[-1] == 1 else "single_label_classification"
+        several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem_type = "regression" if logits.shape[-1] == 1 else several
     if problem_type == "single_label_classification":
         # Floating-point labels are a distribution over the classes, [B, C].
         return F.cross_entropy(logits.float(), labels if labels.is_floating_point() else labels.reshape(-1))
