@@ -1,4 +1,4 @@
-"""`python -m transnormer` is the `transnormer` command; `accelerate launch -m transnormer train ...` uses it."""
+"""`python -m transnormer` is the `transnormer` command; `torchrun -m transnormer train ...` uses it."""
 
 from transnormer.cli.app import main
 

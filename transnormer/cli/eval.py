@@ -35,7 +35,7 @@ def evaluate(
     from transnormer.train.loop import evaluate_run
 
     scored = evaluate_run(run, split.value, checkpoint.value)
-    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks for all
+    if os.environ.get("RANK", "0") != "0":  # of several processes one speaks for all
         return
     print_text(f"{run}: {checkpoint.value} weights (step {scored['step']:,}) on {split.value}")
     print_table(["metric", "value"], scored["metrics"].items())

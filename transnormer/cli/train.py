@@ -50,7 +50,7 @@ def train(
 
 def print_outcome(run: Path, result: dict[str, Any]) -> None:
     """How a run ended, where its model is, and what to do with it."""
-    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks for all
+    if os.environ.get("RANK", "0") != "0":  # of several processes one speaks for all
         return
     print_text(f"finished {run} in {result['seconds']:.0f} s of training: {_in_a_line(result['metrics'])}")
     if test := result["test"]:
