@@ -96,9 +96,13 @@ def compile_ahead(cases: list[str], shapes: list[str], peers: list[str], jobs: i
 
 
 def compile_contender(name: str, case: str, shape: str) -> None:
-    """Run one way to compute a case once, forward and backward; choices by time are left to the measurement."""
+    """Run one way to compute a case once, forward and backward.
+
+    This process is not alone: Inductor chooses kernels by time while no other one does, and what flash-linear-attention
+    chooses is not kept; the measurement does that again.
+    """
     tune_one_at_a_time()
-    os.environ["FLA_CACHE_RESULTS"] = "0"  # this process is not alone: what flash-linear-attention chooses is not kept
+    os.environ["FLA_CACHE_RESULTS"] = "0"
     torch.compiler.reset()
     op = _ours(name, case)[0] if name in OURS else PEERS[name](case, SHAPES[shape].length)
     if op is not None:

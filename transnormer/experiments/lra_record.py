@@ -82,7 +82,7 @@ def data_facts(store: ExampleStore) -> dict[str, Any]:
 def check_record(record: Record, cell: Cell, path: Path, store: ExampleStore | None) -> None:
     """Refuse to take a record for the cell if it was made with other settings, or from other data where it is known.
 
-    Without a store that are generated data, whose arguments say which they are.
+    Without a store or files the data would be generated, and the arguments say which they would be.
     """
     try:
         config = RunConfig.model_validate(record["config"])
