@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,11 @@ def graph_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
 
 
+def norms(name: str) -> dict[str, Any]:
+    """The settings of a model all of whose norms are of one kind."""
+    return {"model__norm": name, "model__mixer_options": {"norm": {"xnorm": name}}}
+
+
 def same_run(ours: Path, plain: Path, rel: float) -> None:
     for (step, loss), (same_step, expected) in zip(losses(ours), losses(plain), strict=True):
         assert step == same_step
@@ -41,14 +47,19 @@ def same_run(ours: Path, plain: Path, rel: float) -> None:
         load_file(max((run / "checkpoints").iterdir()) / "optimizer.safetensors") for run in (ours, plain)
     )
     assert ours_state.keys() == plain_state.keys()
-    # By norm, not number by number: a unit of the classifier that noise switches on or off has another gradient.
+    norms_of: dict[str, list[float]] = {}
     for name, tensor in plain_state.items():
-        assert float((ours_state[name] - tensor).norm()) <= 50 * rel * float(tensor.norm()) + 1e-9, name
+        norms_of.setdefault(name.rpartition(".")[2], []).append(float(tensor.norm()))
+    # By norm, not number by number: a unit of the classifier that noise switches on or off has another gradient. And as
+    # far as it is more than noise: that of a bias in front of a BatchNorm is zero but for rounding.
+    for name, tensor in plain_state.items():
+        noise = 1e-6 * max(norms_of[name.rpartition(".")[2]])
+        assert float((ours_state[name] - tensor).norm()) <= 50 * rel * float(tensor.norm()) + noise, name
 
 
-@pytest.mark.parametrize("task", SOURCES)
-def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, monkeypatch) -> None:
-    config = lra_config(task, lra_store(task), optim__clip_norm=0.5, **STILL, **WHOLE)
+@pytest.mark.parametrize(("task", "norm"), [*((task, "rms") for task in SOURCES), ("lra/listops", "batch")])
+def test_it_learns_what_the_loop_learns(lra_store, task: str, norm: str, tmp_path: Path, monkeypatch) -> None:
+    config = lra_config(task, lra_store(task), optim__clip_norm=0.5, **norms(norm), **STILL, **WHOLE)
     plain = train(config, tmp_path / "plain", show=False)
     assert plain["speed"] == "eager"
     monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
@@ -62,8 +73,7 @@ def test_it_learns_what_the_loop_learns(lra_store, task: str, tmp_path: Path, mo
 
 @pytest.mark.parametrize("norm", ["rms", "batch"])
 def test_it_resumes_bit_for_bit(lra_store, norm: str, tmp_path: Path, graph_on_cpu, monkeypatch) -> None:
-    norms = {"model__norm": norm, "model__mixer_options": {"norm": {"xnorm": norm}}}  # one of them has statistics
-    config = lra_config("lra/listops", lra_store("lra/listops"), **norms, **WHOLE)  # with dropout
+    config = lra_config("lra/listops", lra_store("lra/listops"), **norms(norm), **WHOLE)  # with dropout
     train(config, tmp_path / "whole", show=False)
     advance = WholeStep.advance
 
@@ -173,8 +183,7 @@ def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, n
             task,
             lra_store(task),
             **STILL,
-            model__norm=norm,
-            model__mixer_options={"norm": {"xnorm": norm}},
+            **norms(norm),
             train__speed=speed,
             **{**WHOLE, "train__device": "cuda", "train__precision": "float32"},
         )
