@@ -244,6 +244,22 @@ def test_greedy_equals_generate_on_a_gpu(method: str, compiled: bool) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 64, 65])  # few rows, which have kernels of their own, and one too many
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_equals_generate_in_half_precision(method: str, batch: int) -> None:
+    torch.compiler.reset()
+    model = model_of(method).cuda().bfloat16()
+    decoder = Decoder(model, batch, max_context=100)
+    ids = prompt(batch, 30).cuda()
+    decoder.prefill(ids)
+    tokens = decoder.generate(40).cuda()
+    with torch.no_grad():
+        logits = model.float()(torch.cat([ids, tokens], dim=1)).logits[:, 29:-1]
+    chosen = logits.gather(-1, tokens[..., None])[..., 0]
+    assert ((logits.amax(dim=-1) - chosen) / logits.std(dim=-1)).max() < 0.5  # activations were rounded; 0.18 on a CPU
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_samples_on_a_gpu_follow_the_seed_and_differ_from_step_to_step(compiled: bool) -> None:
     torch.compiler.reset()

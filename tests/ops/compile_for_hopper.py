@@ -23,6 +23,7 @@ from triton.compiler.compiler import CompiledKernel
 
 from transnormer.ops.decode_step import kernel as decode
 from transnormer.ops.diag_attention import kernel as diag
+from transnormer.ops.few_rows import kernel as few_rows
 from transnormer.ops.glu import kernel as glu
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
 from transnormer.ops.mlp import kernel as mlp
@@ -167,6 +168,15 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             decode.diag_decode_step(q, k, v, keys, values, positions, *turns, "softmax")
 
         yield f"decode d={d} slots={slots} turned={turned}", run_decode
+    for rows in (1, 16, 32, 64):
+
+        def run_few_rows(rows=rows):
+            x, *weights = (tensor.detach() for tensor in tensors((rows, 512), *[(1365, 512)] * 3))
+            biases = [weight[:, 0].contiguous() for weight in weights]
+            few_rows.linears(x, weights, biases)
+            few_rows.gated(x, weights[0], biases[0], weights[1], biases[1], "silu")
+
+        yield f"few rows {rows}", run_few_rows
     for width, size in ((1408, 64), (96, 64), (85, 50), (96, 128)):
 
         def run_glu(width=width, size=size):

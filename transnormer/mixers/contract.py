@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.fixed_state import FixedState
-from transnormer.mixers.linear import XavierLinear, should_join
+from transnormer.mixers.linear import XavierLinear, should_join, should_share_a_kernel
 from transnormer.mixers.packing import Packing
+from transnormer.ops import linears
 from transnormer.ops.shapes import check_mask
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
@@ -142,9 +143,14 @@ class ProjectedMixer(Mixer):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [B, T, H, D]."""
-        if should_join(x, self.q_proj, self.k_proj, self.v_proj):
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        if should_join(x, *layers):
             return self.project_at_once(x)
-        return self.split_heads(self.q_proj(x)), self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
+        if should_share_a_kernel(x, *layers):
+            q, k, v = linears(x, [layer.weight for layer in layers], [layer.bias for layer in layers])
+        else:
+            q, k, v = (layer(x) for layer in layers)
+        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
 
     def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same in one matrix product, which reads x once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -23,11 +24,13 @@ class XavierLinear(nn.Linear):
 def are_plain(*layers: nn.Module) -> bool:
     """Whether these layers are nothing but weight and bias.
 
-    One that has been replaced (by a low-rank adapter, by a quantised layer) or hooked must be called: only it knows
-    what it computes. The question is asked inside compiled models, so it is put in words that every compiler knows.
+    One that has been replaced (by a low-rank adapter, by a quantised layer), whose weight has (by a quantised or a
+    distributed tensor) or that is hooked must be called: only it knows what it computes. The question is asked inside
+    compiled models, so it is put in words that every compiler knows.
     """
     return all(
         (type(layer) is nn.Linear or type(layer) is XavierLinear)
+        and (type(layer.weight) is nn.Parameter or type(layer.weight) is Tensor)
         and not (layer._forward_hooks or layer._forward_pre_hooks or hasattr(layer, "_hf_hook"))  # accelerate's hooks
         for layer in layers
     )
@@ -41,3 +44,8 @@ def have_biases(*layers: nn.Module) -> bool:
 def should_join(x: Tensor, *layers: nn.Module) -> bool:
     """Whether one product of x [B, T, d] with the joined weights pays: on tensor cores, but not for a single token."""
     return x.is_cuda and x.shape[-2] > 1 and are_plain(*layers) and have_biases(*layers)
+
+
+def should_share_a_kernel(x: Tensor, *layers: nn.Module) -> bool:
+    """Whether layers on the same x [B, 1, d] may be one op of `ops.few_rows`: one token of each text, no gradients."""
+    return x.shape[-2] == 1 and not torch.is_grad_enabled() and are_plain(*layers) and have_biases(*layers)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from transnormer.mixers.batch_norm import BatchNorm
 from transnormer.mixers.contract import Mixer, State
-from transnormer.mixers.linear import should_join
+from transnormer.mixers.linear import should_join, should_share_a_kernel
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
-from transnormer.ops import glu, mlp, rms_norm
+from transnormer.ops import gated, glu, mlp, rms_norm
 from transnormer.ops.glu import ACTIVATIONS
 from transnormer.ops.glu.narrow import is_narrow
 from transnormer.ops.launch import matmul_dtype
@@ -76,7 +76,10 @@ class GLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if should_join(x, self.gate_proj, self.up_proj, self.down_proj):
             return self.in_two_products(x)
-        return self.down_proj(ACTIVATIONS[self.activation](self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj, self.up_proj
+        if should_share_a_kernel(x, gate, up):
+            return self.down_proj(gated(x, gate.weight, gate.bias, up.weight, up.bias, activation=self.activation))
+        return self.down_proj(ACTIVATIONS[self.activation](gate(x)) * up(x))
 
     def in_two_products(self, x: Tensor) -> Tensor:
         """The same for tensor cores: gate and up in one matrix product, at a width they can work with.

@@ -2,6 +2,7 @@
 
 from transnormer.ops.decode_step import diag_decode_step, norm_decode_step
 from transnormer.ops.diag_attention import diag_attention
+from transnormer.ops.few_rows import gated, linears
 from transnormer.ops.glu import glu
 from transnormer.ops.joined_attention import joined_attention
 from transnormer.ops.linear_cross_entropy import linear_cross_entropy
@@ -14,9 +15,11 @@ from transnormer.ops.rotate import rotate
 __all__ = [
     "diag_attention",
     "diag_decode_step",
+    "gated",
     "glu",
     "joined_attention",
     "linear_cross_entropy",
+    "linears",
     "mlp",
     "norm_attention",
     "norm_decode_step",

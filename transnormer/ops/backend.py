@@ -23,6 +23,7 @@ OPS = (
     "diag_attention",
     "joined_attention",
     "decode_step",
+    "few_rows",
     "random_features",
     "rms_norm",
     "rotate",

@@ -1,0 +1,76 @@
+"""Linear layers of few rows, several in one kernel: what a decode step computes between its attentions.
+
+With one token of each text a product is as long as its launch. On CUDA the layers that read the same rows share one
+kernel, which reads their weights where they are; joined weights would have to be copied, and copied again after every
+change. There is no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.backend import choose, load_kernel
+from transnormer.ops.glu import ACTIVATIONS
+from transnormer.ops.launch import matmul_dtype
+from transnormer.ops.shapes import check_no_tangents
+
+_KERNEL = load_kernel("few_rows")
+MOST_LAYERS = 3
+
+
+def linears(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, backend: str | None = None
+) -> tuple[Tensor, ...]:
+    """x Wᵀ + b of up to three layers of one shape, W [N, K] and b [N], on the same x [..., K]: each [..., N]."""
+    if not 1 <= len(weights) == len(biases) <= MOST_LAYERS:
+        raise ConfigError(
+            f"linears: up to {MOST_LAYERS} weights, each with a bias, got {len(weights)} and {len(biases)}"
+        )
+    _check("linears", x, weights, biases)
+    if choose("few_rows", _KERNEL, backend, x.device, x=x).backend == "triton":
+        assert _KERNEL is not None
+        check_no_tangents("linears", x, *weights, *biases)
+        rows, width = x.reshape(-1, x.shape[-1]), weights[0].shape[0]
+        return tuple(y.reshape(*x.shape[:-1], width) for y in _KERNEL.linears(rows, list(weights), list(biases)))
+    return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+
+def gated(
+    x: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor,
+    *,
+    activation: str = "silu",
+    backend: str | None = None,
+) -> Tensor:
+    """act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu) of x [..., K] and two layers of one shape [N, K]: [..., N]."""
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"gated: unknown activation '{activation}'", did_you_mean(activation, ACTIVATIONS))
+    _check("gated", x, (gate_weight, up_weight), (gate_bias, up_bias))
+    if choose("few_rows", _KERNEL, backend, x.device, x=x).backend == "triton":
+        assert _KERNEL is not None
+        check_no_tangents("gated", x, gate_weight, gate_bias, up_weight, up_bias)
+        rows = x.reshape(-1, x.shape[-1])
+        y: Tensor = _KERNEL.gated(rows, gate_weight, gate_bias, up_weight, up_bias, activation)
+        return y.reshape(*x.shape[:-1], gate_weight.shape[0])
+    return ACTIVATIONS[activation](F.linear(x, gate_weight, gate_bias)) * F.linear(x, up_weight, up_bias)
+
+
+def _check(op: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    """Shapes and dtypes of a call, or an error that names the argument."""
+    if not x.dim():
+        raise ConfigError(f"{op}: x must be [..., K], got a number")
+    wanted = (weights[0].shape[0] if weights[0].dim() else 0, x.shape[-1])
+    for weight, bias in zip(weights, biases, strict=True):
+        if weight.shape != wanted:
+            raise ConfigError(f"{op}: every weight must be [N, K] = {list(wanted)}, got {list(weight.shape)}")
+        if bias.shape != wanted[:1]:
+            raise ConfigError(f"{op}: every bias must be [N] = {[wanted[0]]}, got {list(bias.shape)}")
+        if not matmul_dtype(x) == matmul_dtype(weight) == matmul_dtype(bias):
+            raise ConfigError(f"{op}: one dtype for all, got {x.dtype}, {weight.dtype} and {bias.dtype}")
