@@ -21,6 +21,14 @@ def parameters(model_class: type, name: str) -> int:
         return sum(p.numel() for p in model_class(tn.preset(name)).parameters())
 
 
+@pytest.mark.parametrize("method", CAUSAL)
+def test_shapes_can_be_had_without_memory(method):
+    """A forward on the meta device: whoever reckons sizes before there is a model."""
+    with torch.device("meta"):
+        model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny"))
+        assert model(torch.zeros(2, 70, dtype=torch.long)).logits.shape == (2, 70, 259)
+
+
 # Where the paper prints two digits of a million, these are all digits of the shells that give them.
 @pytest.mark.parametrize(
     ("name", "millions", "count"),

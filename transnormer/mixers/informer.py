@@ -11,8 +11,8 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
 from transnormer.mixers.draws import draw_below, fresh_seed
-from transnormer.mixers.precision import without_autocast
 from transnormer.mixers.registry import register
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
 
 # Sampled keys are gathered this many draws at a time: all at once would hold T log T vectors per head.

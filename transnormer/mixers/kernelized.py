@@ -9,8 +9,9 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.contract import AttentionMixer, State, Traits
-from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.precision import widened
 from transnormer.mixers.registry import register
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import zero_padding
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transnormer.mixers.precision import without_autocast
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import accumulation_dtype
 
 

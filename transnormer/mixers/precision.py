@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor
 
 from transnormer.ops.shapes import accumulation_dtype
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, autocast leaves matrix products in the dtype of their operands."""
-    if device.type == "meta":  # has no autocast; asking torch which devices have one cannot be compiled (torch 2.11)
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
 
 
 def in_range(*tensors: Tensor) -> tuple[Tensor, ...]:

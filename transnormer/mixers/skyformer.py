@@ -16,9 +16,10 @@ from transnormer.mixers.contract import AttentionMixer, State, Traits, real_toke
 from transnormer.mixers.draws import draw_below, fresh_seed
 from transnormer.mixers.kernelized import gaussian_kernel
 from transnormer.mixers.landmarks import segments, take
-from transnormer.mixers.precision import widened, without_autocast
+from transnormer.mixers.precision import widened
 from transnormer.mixers.pseudo_inverse import iterative_pseudo_inverse
 from transnormer.mixers.registry import register
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import zero_padding
 
 # λ, which bounds the condition of W.

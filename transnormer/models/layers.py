@@ -12,9 +12,9 @@ from transnormer.mixers.linear import should_join, should_share_a_kernel
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import gated, glu, mlp, rms_norm
+from transnormer.ops.autocast import matmul_dtype
 from transnormer.ops.glu import ACTIVATIONS
 from transnormer.ops.glu.narrow import is_narrow
-from transnormer.ops.launch import matmul_dtype
 
 
 class SimpleRMSNorm(nn.Module):

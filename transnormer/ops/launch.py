@@ -7,6 +7,8 @@ import os
 import torch
 from torch import Tensor
 
+from transnormer.ops.autocast import matmul_dtype
+
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
@@ -71,15 +73,3 @@ def room_for_gradients(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
     """A mask [B, T] as contiguous bytes."""
     return None if mask is None else (mask != 0).to(torch.uint8).contiguous()
-
-
-def in_autocast_dtype(x: Tensor) -> Tensor:
-    """Under autocast a kernel computes in the dtype that a matrix product would take."""
-    return x.to(matmul_dtype(x))
-
-
-def matmul_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that a matrix product would take `x` in: autocast's where it is on."""
-    if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype

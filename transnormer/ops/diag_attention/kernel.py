@@ -11,11 +11,11 @@ import torch
 import triton
 from torch import Tensor
 
+from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention.kernel_block import block_backward, block_forward
 from transnormer.ops.launch import (
     as_mask_bytes,
     cannot_launch,
-    in_autocast_dtype,
     near_rows,
     power_of_two,
     room_for_gradients,

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.autocast import matmul_dtype
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.launch import matmul_dtype
 from transnormer.ops.shapes import check_no_tangents
 
 _KERNEL = load_kernel("few_rows")

@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
 from transnormer.ops.glu.kernel_narrow import narrow_layer
 from transnormer.ops.glu.narrow import is_narrow
-from transnormer.ops.launch import ANY_WIDTH, cannot_launch, in_autocast_dtype, power_of_two
+from transnormer.ops.launch import ANY_WIDTH, cannot_launch, power_of_two
 
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
 _TILE, _WARPS = 1024, 4

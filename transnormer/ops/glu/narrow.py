@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transnormer.ops.launch import matmul_dtype
+from transnormer.ops.autocast import matmul_dtype
 
 WIDEST, WIDEST_HIDDEN = 64, 128
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
-from transnormer.ops.launch import as_mask_bytes, in_autocast_dtype, near_rows
+from transnormer.ops.launch import as_mask_bytes, near_rows
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES

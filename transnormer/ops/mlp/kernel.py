@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES
 from transnormer.ops.glu.kernel_narrow import narrow_layer
 from transnormer.ops.glu.narrow import WIDEST, WIDEST_HIDDEN, is_narrow
-from transnormer.ops.launch import ANY_WIDTH, cannot_launch, in_autocast_dtype
+from transnormer.ops.launch import ANY_WIDTH, cannot_launch
 
 
 def why_not(*, device: str, x: Tensor | None = None, weight_out: Tensor | None = None, **_: Any) -> str | None:

@@ -5,10 +5,10 @@ The XNorm that follows lives in the mixer: it runs over the joined heads, which 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
@@ -66,7 +66,7 @@ def norm_attention(
         else:
             attend = attention_step if q.shape[1] == 1 else causal_attention
         # Autocast would round the float32 sums back to half precision.
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             out, new_state = attend(q, k, v, state)
         out = zero_padding(out, mask)
         squares = out.to(accumulation_dtype(out.dtype)).square().sum(dim=-1) if return_square_sums else None

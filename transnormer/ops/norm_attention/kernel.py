@@ -14,14 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.ops.launch import (
-    as_mask_bytes,
-    cannot_launch,
-    in_autocast_dtype,
-    near_rows,
-    room_for_gradients,
-    too_large_in_float32,
-)
+from transnormer.ops.autocast import in_autocast_dtype
+from transnormer.ops.launch import as_mask_bytes, cannot_launch, near_rows, room_for_gradients, too_large_in_float32
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
     causal_dk,

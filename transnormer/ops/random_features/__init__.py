@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.shapes import accumulation_dtype, check_mask, check_no_tangents, zero_padding
 
@@ -45,7 +46,7 @@ def random_features(
         return _KERNEL.random_features(x, weight, scale, epsilon, scope, offset, mask)
     dtype = accumulation_dtype(x.dtype)
     x = zero_padding(x, mask)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         scaled = x.to(dtype) * scale
         exponents = scaled @ weight.detach().to(dtype).mT
     if offset is not None:
