@@ -235,6 +235,25 @@ def test_records_of_other_generated_data_are_not_taken_for_the_same(case: GridCa
     assert "listops-t2-42.json was made from other data: limit was 8, is null" in case.err
 
 
+def test_a_table_is_of_one_setup(case: GridCase) -> None:
+    case.options = ["--methods", "t2", "--tasks", "text"]
+    assert case.run() == 0, case.err
+    before = {path: path.read_bytes() for path in case.results.iterdir()}
+    case.options = ["--setup", "tuned", "--methods", "t1", "--tasks", "text"]
+    assert case.run() == 2
+    assert "has records of lra/*, these cells are of lra/tuned/*" in case.err
+    assert {path: path.read_bytes() for path in case.results.iterdir()} == before
+
+
+def test_what_a_task_cannot_have_is_said_before_its_data_are_made(case: GridCase, tmp_path: Path) -> None:
+    case.options = ["--methods", "t2", "--tasks", "listops"]
+    case.data = tmp_path  # has no store of the task: it would be generated
+    assert case.run("model.embedding=number") == 2
+    assert "the tokens of lra/listops are not amounts" in case.err
+    assert not case.runs.exists()
+    assert not case.results.exists()
+
+
 def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--budget-minutes", "0.05", "train.steps=100000", "train.save_every=100000", "train.eval_every=50000")
     assert case.run(*options) == 0

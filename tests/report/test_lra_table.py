@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,29 @@ def test_records_are_read_from_files_alone(tmp_path: Path) -> None:
         read_records(tmp_path)
     (tmp_path / "text-t1-42.json").write_text('{"test_accuracy": 4}')
     with pytest.raises(DataError, match=r"text-t1-42.json has no 'task'"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"data": None}, "has 'data': null, which is something else"),
+        ({"data": {**PUBLISHED, "generated": 3}}, "has 'data.generated': 3"),
+        ({"test_accuracy": None}, "has 'test_accuracy': null"),
+        ({"hardware": {}}, "has no 'hardware.cpu'"),
+        ({"seed": "42"}, "has 'seed': \"42\""),
+    ],
+)
+def test_a_damaged_record_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "text-t2-42.json").write_text(json.dumps(record("text", "t2", 71.0) | change))
+    with pytest.raises(DataError, match=re.escape(f"text-t2-42.json {words}")):
+        read_records(tmp_path)
+
+
+def test_a_copy_is_not_another_run(tmp_path: Path) -> None:
+    (tmp_path / "text-t2-42.json").write_text(json.dumps(record("text", "t2", 71.0)))
+    (tmp_path / "text-t2-42.old.json").write_text(json.dumps(record("text", "t2", 0.0)))
+    with pytest.raises(DataError, match=r"text-t2-42.old.json is a record of text with t2 and seed 42"):
         read_records(tmp_path)
 
 

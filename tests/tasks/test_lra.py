@@ -314,7 +314,7 @@ def test_the_protocol_says_which_data_it_is(tmp_path: Path):
 
 
 def test_a_store_of_another_task(lra_store: Stores, byte_store: Path):
-    with pytest.raises(ConfigError, match=r"prepared for lra/text, the task is lra/image.*task=lra/text"):
+    with pytest.raises(ConfigError, match=r"prepared for lra/text, the task is lra/image.*prepare lra/image --source"):
         LongRangeArena(lra_config("lra/image", lra_store("lra/text")))
     with pytest.raises(ConfigError, match=r"holds running text, not labelled examples"):
         LongRangeArena(lra_config("lra/image", byte_store))

@@ -11,7 +11,7 @@ import pytest
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.store import TokenStore
-from transnormer.errors import ConfigError, RunInUseError
+from transnormer.errors import ConfigError, DataError, RunInUseError
 from transnormer.train.durable import write_json
 from transnormer.train.run_folder import RunFolder
 
@@ -134,3 +134,7 @@ def test_result_reads_back_as_numbers(folder: RunFolder) -> None:
     result = {"steps": 1, "metrics": {"perplexity": float("inf"), "loss": 1.5}, "best": None}
     write_json(folder.result_file, result)
     assert folder.read_result() == result
+    for damaged in ("{}", "[]", "null", '{"best": 1, "metrics": {}}'):
+        folder.result_file.write_text(damaged)
+        with pytest.raises(DataError, match=r"result\.json is damaged"):
+            folder.read_result()

@@ -14,6 +14,7 @@ from transnormer.config.keys import flat
 from transnormer.config.load import PREPARATION
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
+from transnormer.report.lra_table import cell_name
 from transnormer.train.checkpoint import list_checkpoints
 from transnormer.train.run_folder import RunFolder
 
@@ -118,11 +119,6 @@ class Cell:
         except BlockingIOError:
             return True
         return False
-
-
-def cell_name(task: str, method: str, seed: int) -> str:
-    """The name of a cell, also of one that could not be made."""
-    return f"{task}-{method}-{seed}"
 
 
 def differences(

@@ -8,10 +8,11 @@ from pathlib import Path
 from transnormer.config.load import PREPARATION, load_config
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.experiments.cells import Cell, cell_name
+from transnormer.experiments.cells import Cell
 from transnormer.experiments.faults import Faults
 from transnormer.models.presets import METHODS, list_presets, preset
 from transnormer.report.lra_paper import TASKS
+from transnormer.report.lra_table import cell_name
 
 # Those the comparison is about come first, so that a grid that is stopped early has their rows whole.
 FIRST_METHODS = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")

@@ -38,7 +38,7 @@ from transnormer.experiments.lra_record import (
 )
 from transnormer.experiments.mps import shared_gpu
 from transnormer.experiments.pack import Ended, Pack
-from transnormer.report.lra_table import read_records
+from transnormer.report.lra_table import read_records, recipe_folders
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train.durable import disk_errors
 from transnormer.train.ranks import Ranks
@@ -67,6 +67,7 @@ class LRAGrid:
         self._check_options()
         self.device = device_of(self.cells)
         self.records = {name_of(record): record for record in read_records(self.results)}
+        self._check_setup()
         faults = Faults()
         self.stores = _open_stores([cell for cell in self.cells if has_store(cell)], faults)
         self._check_what_is_there(faults)
@@ -88,9 +89,9 @@ class LRAGrid:
         display.say(f"cells: {done} of {len(self.cells)} finished, {len(self.todo)} to run, {self.at_once} at once")
         self._name_records(display.say)
         starts = self._plan(display.say)
-        with disk_errors(self.runs):
-            self.runs.mkdir(parents=True, exist_ok=True)
-            self.results.mkdir(parents=True, exist_ok=True)
+        for folder in (self.results, self.runs):
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._be_alone(stack)
             _wait_for_writers(self.todo, display.say)
@@ -113,6 +114,16 @@ class LRAGrid:
         for option, folder in (("--runs", self.runs), ("--results", self.results)):
             if folder.exists() and not folder.is_dir():
                 raise ConfigError(f"{option}: {folder} is a file, not a folder", hint=f"choose another {option}")
+
+    def _check_setup(self) -> None:
+        """A folder of records is one table, and a table is of one set-up."""
+        ours = {cell.recipe.rpartition("/")[0] for cell in self.cells}
+        if others := recipe_folders([*self.records.values()]) - ours:
+            raise ConfigError(
+                f"--results: {self.results} has records of {', '.join(f'{folder}/*' for folder in sorted(others))}, "
+                f"these cells are of {', '.join(f'{folder}/*' for folder in sorted(ours))}",
+                hint="choose another --results",
+            )
 
     def _check_what_is_there(self, faults: Faults) -> None:
         """Runs and records of earlier grids."""
@@ -141,7 +152,7 @@ class LRAGrid:
             return
         commits = Counter(record.get("commit") for record in found)
         origins = [
-            f"of {f'commit {commit[:7]}' if commit else 'an unknown commit'} ({count})"
+            f"of {f'commit {_shortened(commit)}' if commit else 'an unknown commit'} ({count})"
             for commit, count in commits.items()
         ]
         say(
@@ -270,6 +281,11 @@ def _check_data(cell: Cell, store: ExampleStore) -> None:
         raise DataError(
             error.message, hint="use the same --data, move the run away, or choose another --runs"
         ) from error
+
+
+def _shortened(commit: str) -> str:
+    """Seven digits of a commit, and that there were changes which it does not have."""
+    return commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def has_store(cell: Cell) -> bool:

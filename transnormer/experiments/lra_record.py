@@ -12,9 +12,9 @@ from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.prepare import plan
 from transnormer.errors import ConfigError
-from transnormer.experiments.cells import PLACE_KEYS, Cell, cell_name, differences, in_words
+from transnormer.experiments.cells import PLACE_KEYS, Cell, differences, in_words
 from transnormer.experiments.pack import Ended
-from transnormer.report.lra_table import lra_page, read_records
+from transnormer.report.lra_table import cell_name, lra_page, read_records
 from transnormer.train.durable import write_json, write_text
 
 Record = dict[str, Any]

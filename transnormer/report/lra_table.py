@@ -17,11 +17,22 @@ from transnormer.report.lra_paper import PAPER, TASKS
 
 _NONE = "–"
 _STAND_IN, _CHANGED, _RESUMED = "†", "‡", "§"
-_NEEDED = (
-    *("task", "method", "seed", "config", "changes", "data", "device", "precision", "hardware", "cells_at_once"),
-    *("steps_per_second", "wall_steps_per_second", "peak_memory_bytes", "seconds"),
-)
-_NEEDED_OF_DATA = ("kind", "digest", "generated", "limit", "differs_from_published")
+_NUMBER, _MAYBE_A_NUMBER = (int, float), (int, float, type(None))
+# What is read of a record, and of which types it is.
+_NEEDED: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("task", "method", "device", "precision"), str),
+    **dict.fromkeys(("config", "changes", "data", "hardware"), dict),
+    **dict.fromkeys(("test_accuracy", "steps_per_second", "seconds"), _NUMBER),
+    **dict.fromkeys(("wall_steps_per_second", "peak_memory_bytes", "cells_at_once"), _MAYBE_A_NUMBER),
+    "seed": int,
+    "data.kind": str,
+    "data.digest": str,
+    "data.generated": (dict, type(None)),
+    "data.limit": _MAYBE_A_NUMBER,
+    "data.differs_from_published": dict,
+    "hardware.cpu": str,
+    "hardware.gpus": list,
+}
 
 Record = dict[str, Any]
 Records = Sequence[Record]
@@ -39,13 +50,34 @@ def read_records(folder: Path) -> list[Record]:
             ) from error
         if not isinstance(record, dict) or "test_accuracy" not in record:
             continue
-        missing = [key for key in _NEEDED if key not in record]
-        if not missing:
-            missing = [f"data.{key}" for key in _NEEDED_OF_DATA if key not in record["data"]]
-        if missing:
-            raise DataError(f"{path} has no '{missing[0]}'", "restore it, or remove it and run the cell again")
+        if fault := _fault(record):
+            raise DataError(f"{path} {fault}", "restore it, or remove it and run the cell again")
+        if path.stem != cell_name(record["task"], record["method"], record["seed"]):
+            raise DataError(
+                f"{path} is a record of {record['task']} with {record['method']} and seed {record['seed']}, and its "
+                "name is of another",
+                "move copies to another folder: the table would count them as further runs",
+            )
         records.append(record)
     return records
+
+
+def cell_name(task: str, method: str, seed: int) -> str:
+    """What a cell, its run and its record are called."""
+    return f"{task}-{method}-{seed}"
+
+
+def _fault(record: Record) -> str | None:
+    """What is missing in a record, or of another type than it should be."""
+    for key, types in _NEEDED.items():
+        value: Any = record
+        for part in key.split("."):
+            if part not in value:
+                return f"has no '{key}'"
+            value = value[part]
+        if not isinstance(value, types):
+            return f"has '{key}': {json.dumps(value)}, which is something else"
+    return None
 
 
 def lra_page(records: Records) -> str:
@@ -168,8 +200,13 @@ def _cost(records: Records) -> str:
 
 def _recipes(records: Records) -> str:
     """Which set-up it is, unless it is the one that the paper names."""
-    folders = {record["recipe"].rpartition("/")[0] for record in records if "recipe" in record} - {"lra"}
+    folders = recipe_folders(records) - {"lra"}
     return f" Recipes: {', '.join(f'`{folder}/*`' for folder in sorted(folders))}." if folders else ""
+
+
+def recipe_folders(records: Records) -> set[str]:
+    """Where the recipes of these records lie: one folder a set-up."""
+    return {record["recipe"].rpartition("/")[0] for record in records if "recipe" in record}
 
 
 def _seeds(records: Records) -> str:

@@ -16,7 +16,7 @@ from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.cached import cached_examples
 from transnormer.data.lra.prepare import plan
 from transnormer.data.lra.source import evenly
-from transnormer.data.lra.spec import spec_of
+from transnormer.data.lra.spec import Spec, spec_of
 from transnormer.data.sampling import EpochSampler
 from transnormer.errors import ConfigError
 from transnormer.models.backbone import TransNormerPreTrainedModel
@@ -65,6 +65,8 @@ class LongRangeArena(Task):
     @classmethod
     def find_data(cls, config: RunConfig) -> None:
         _refuse_keys_of_text(config)
+        size = preset(config.model.preset, **{"causal": False, **config.model.changes()})
+        _refuse_amounts(size, spec_of(config.task))
         plan(config.task, config.data.source, limit=config.data.limit_examples)
 
     @classmethod
@@ -120,11 +122,8 @@ class LongRangeArena(Task):
             )
         # A preset of Skyformer's size has a little room to spare in both tables; one made for text may have too little.
         fields["vocab_size"] = max(size.vocab_size, self.store.vocab_size)
+        _refuse_amounts(size, self.spec)
         if size.embedding == "number":
-            if self.spec.padded:
-                raise ConfigError(
-                    f"model.embedding: number: the tokens of {self.name} are not amounts", hint="use table, its default"
-                )
             fields["vocab_size"] = self.store.vocab_size
         fields["max_position_embeddings"] = max(size.max_position_embeddings, positions)
         return preset(section.preset, **fields)
@@ -221,12 +220,20 @@ def open_examples(config: RunConfig) -> ExampleStore:
     data = config.data
     store = ExampleStore.open(data.store or cached_examples(config.task, data.source, data.limit_examples))
     if store.task != config.task:
+        source = "" if spec_of(config.task).generated else " --source PATH"
         raise ConfigError(
             f"data.store: {store.path} was prepared for {store.task}, the task is {config.task}",
-            hint=f"`transnormer data prepare {config.task} --out STORE`, or task={store.task}",
+            hint=f"give its own, or make it: `transnormer data prepare {config.task}{source} --out STORE`",
         )
     store.verify()
     return store
+
+
+def _refuse_amounts(model: TransNormerConfig, spec: Spec) -> None:
+    if model.embedding == "number" and spec.padded:
+        raise ConfigError(
+            f"model.embedding: number: the tokens of {spec.name} are not amounts", hint="use table, its default"
+        )
 
 
 def _refuse_keys_of_text(config: RunConfig) -> None:

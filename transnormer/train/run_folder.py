@@ -174,14 +174,14 @@ class RunFolder:
         if not self.result_file.is_file():
             return None
         try:
-            result = json.loads(self.result_file.read_text())
-        except ValueError as error:
+            result: dict[str, Any] = json.loads(self.result_file.read_text())
+            for scored in filter(None, (result, result["best"], result.get("test"))):
+                scored["metrics"] = read_floats(scored["metrics"])
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise DataError(
-                f"{self.result_file} is damaged: {error}",
+                f"{self.result_file} is damaged: {type(error).__name__}: {error}",
                 hint=f"delete it; `transnormer resume {self.path}` writes it again from the last checkpoint",
             ) from error
-        for scored in filter(None, (result, result["best"], result.get("test"))):
-            scored["metrics"] = read_floats(scored["metrics"])
         return result
 
     @contextmanager
