@@ -183,6 +183,8 @@ def test_models_that_cannot() -> None:
         ({"max_context": 0}, "max_context must be at least 1"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
+        ({"temperature": float("inf")}, "temperature must be finite"),
+        ({"temperature": 1e-40}, "at least 1e-30"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from transnormer.cuda_graph import capture
 from transnormer.errors import ConfigError
+from transnormer.generate.temperature import check_temperature
 from transnormer.mixers.contract import Mixer
 from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.registry import list_mixers, mixer_class
@@ -49,8 +50,8 @@ class Decoder:
                 f"the state of {', '.join(growing)} grows with the text, so its room must be known beforehand",
                 "pass max_context=, the number of tokens of prompt and continuation together",
             )
-        if temperature is not None and not temperature > 0:
-            raise ConfigError(f"temperature must be above 0, got {temperature}", "leave it out for the likeliest text")
+        if temperature is not None:
+            check_temperature(temperature, "leave it out for the likeliest text")
         self.model = model.eval()
         self.temperature = temperature
         self.compiled = compiled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +17,7 @@ from transformers.generation.logits_process import (
 
 from transnormer.errors import ConfigError
 from transnormer.generate.decode_text import IncrementalDecoder
-
-# Logits divided by less could leave float32, whose softmax is then no distribution.
-_COLDEST = 1e-30
+from transnormer.generate.temperature import check_temperature
 
 
 def stream_text(
@@ -107,13 +104,7 @@ def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def _warpers(temperature: float, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
-    if not temperature > 0:
-        raise ConfigError(f"temperature must be above 0, got {temperature}", "for the likeliest text use --greedy")
-    if not _COLDEST <= temperature < math.inf:
-        raise ConfigError(
-            f"temperature must be finite and at least {_COLDEST:g}, got {temperature}",
-            "for the likeliest text use --greedy",
-        )
+    check_temperature(temperature, "for the likeliest text use --greedy")
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k must be at least 1, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
