@@ -61,8 +61,8 @@ def write_tsv(folder: Path, header: str | None = None, count: int = 20) -> Path:
 
 
 def pack(folder: Path, archive: Path) -> Path:
-    """A folder's content as .tar.gz."""
-    with tarfile.open(archive, "w:gz") as tar:
+    """A folder's content as .tar.gz, .tar.bz2 or .tar.xz."""
+    with tarfile.open(archive, f"w:{archive.suffix[1:]}") as tar:
         for path in sorted(folder.iterdir()):
             tar.add(path, path.name)
     return archive

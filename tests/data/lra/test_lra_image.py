@@ -168,6 +168,19 @@ def test_a_truncated_npz_or_archive(prepared: Callable, tmp_path: Path, share: f
             prepared("lra/image", source=path)
 
 
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
+def test_an_archive_with_one_wrong_byte(prepared: Callable, tmp_path: Path, suffix: str):
+    archive = pack(write_cifar_binary(tmp_path / "binary"), tmp_path / f"cifar-10-binary.tar.{suffix}")
+    assert len(prepared("lra/image", source=archive).split("test")) == 20
+    content = archive.read_bytes()
+    for place in (len(content) // 2, -8, -1):  # of the pixels, and of the checksum behind them
+        wrong = bytearray(content)
+        wrong[place] ^= 255
+        archive.write_bytes(wrong)
+        with pytest.raises(DataError, match=rf"{archive.name} is truncated or damaged"):
+            prepared("lra/image", source=archive)
+
+
 def test_an_npz_without_the_arrays(prepared: Callable, tmp_path: Path):
     buffer = io.BytesIO()
     np.savez(buffer, x_train=np.zeros((1, 32, 32), np.uint8))

@@ -27,6 +27,9 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                 for member in archive
                 if member.isfile() and wanted(member.name.removeprefix("./"))
             }
+            # tarfile stops at its own end mark; the checksum of gzip, bzip2 or xz comes after it.
+            while archive.fileobj.read(1 << 20):
+                pass
     except FileNotFoundError:
         raise DataError(f"{path} does not exist", "check the path") from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as problem:
