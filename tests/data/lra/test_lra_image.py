@@ -181,6 +181,36 @@ def test_an_archive_with_one_wrong_byte(prepared: Callable, tmp_path: Path, suff
             prepared("lra/image", source=archive)
 
 
+# How a file is listed at the end of an npz: a mark, two versions, flags such as that for encryption, the compression.
+LISTED = b"PK\1\2" + b"\x2d\3" + b"\x2d\0" + b"\0\0" + b"\0\0"
+
+
+def an_array_alone(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (an_array_alone, "File is not a zip file"),
+        (lambda content: content.replace(LISTED, LISTED[:-2] + b"\x63\0"), "compression"),
+        (lambda content: content.replace(LISTED, LISTED[:-4] + b"\1\0\0\0"), "encrypted"),
+        (lambda content: content.replace(b"{'descr'", b"{{descr'", 1), "x_train.npy does not fit its checksum"),
+        # numpy takes the first half of these labels for all of them
+        (lambda content: content.replace(b"<i8", b"<i4", 1), "y_train.npy does not fit its checksum"),
+    ],
+)
+def test_a_damaged_npz(prepared: Callable, tmp_path: Path, damage: Callable[[bytes], bytes], message: str):
+    count = 2_000
+    changes = {"x_train": np.zeros((count, 32, 32), np.uint8), "y_train": np.arange(count) % 10}
+    path = write_npz(tmp_path / "bad.npz", **changes)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=rf"bad.npz is truncated or no npz file: .*{message}"):
+        prepared("lra/image", source=path)
+
+
 def test_an_npz_without_the_arrays(prepared: Callable, tmp_path: Path):
     buffer = io.BytesIO()
     np.savez(buffer, x_train=np.zeros((1, 32, 32), np.uint8))
