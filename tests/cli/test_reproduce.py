@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,3 +145,31 @@ def test_a_damaged_record_is_named(cli: Callable, tmp_path: Path, monkeypatch: p
     done = cli("reproduce", "lra", "--tasks", "listops", "--methods", "t2", "--results", ".")
     assert done.code == 5
     assert "listops-t2-42.json is not JSON" in done.err
+
+
+def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "transnormer", "reproduce", "lra", "--methods", "t2", "--tasks", "pathfinder"]
+    process = subprocess.Popen(
+        [*command, *TINY],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TRANSNORMER_CACHE": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    stores = tmp_path / "cache" / "stores"
+    try:
+        deadline = time.monotonic() + 60
+        while not any(stores.glob(".*.partial-*/*")):
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)  # the end of the output, which the workers have open, too
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail("a worker is left")
+    assert process.returncode == 75, err
+    assert "error: stopped while the data of lra/pathfinder were generated" in err
+    assert "hint: the same command" in err
+    assert [path.suffix for path in stores.iterdir()] == [".lock"]

@@ -5,22 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from transnormer.data.manifest import FILE_NAME, AnyManifest, to_json
 from transnormer.errors import ConfigError, DiskError
 
 
+class Terminated(SystemExit):
+    """SIGTERM arrived while a store was being written, and what there was of it has been removed.
+
+    Not an Exception, so that no handler takes it for a fault of the data; the exit code is what shells call SIGTERM.
+    """
+
+
 class StoreFolder(ABC):
     """Context manager: files go into a hidden sibling folder, which is renamed to `path` once all is on disk.
 
-    Should the body raise, or the process die, nothing appears at `path`.
+    Should the body raise, or the process die, nothing appears at `path`; SIGTERM raises `Terminated` in the body.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -40,19 +49,22 @@ class StoreFolder(ABC):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.partial = Path(tempfile.mkdtemp(prefix=partial_prefix(self.path), dir=self.path.parent))
             self.partial.chmod(0o755)  # mkdtemp's 0700 would keep a shared store private
+        self._signals = ExitStack()
+        self._signals.enter_context(_sigterm_raises())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                with disk_errors(self.path):
-                    self._commit()
-        finally:
-            self.close()
-            if self.partial.exists():
-                shutil.rmtree(self.partial)
+        with self._signals:
+            try:
+                if kind is None:
+                    with disk_errors(self.path):
+                        self._commit()
+            finally:
+                self.close()
+                if self.partial.exists():
+                    shutil.rmtree(self.partial)
 
     def _commit(self) -> None:
         manifest = self.finish()
@@ -90,6 +102,26 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as problem:
         hint = "free some space or choose another folder"
         raise DiskError(f"cannot write the store {path}: {problem.strerror or problem}", hint) from problem
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Lets SIGTERM unwind the program as Ctrl-C does, instead of ending it with all that it would leave behind."""
+    # Python allows handlers in the main thread only; where somebody else handles SIGTERM, that is for them to decide.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # `timeout` sends it twice, and the second must not stop the removing
+    raise Terminated(128 + number)
 
 
 def flush(file: Any) -> None:

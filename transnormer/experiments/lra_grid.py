@@ -21,6 +21,7 @@ import torch
 
 from transnormer.config.schema import TrainSection
 from transnormer.data.examples import ExampleStore
+from transnormer.data.store_folder import Terminated
 from transnormer.environment import hardware
 from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
@@ -190,7 +191,12 @@ class LRAGrid:
                 continue
             say(f"lra/{task}: looking for its data; where there is none yet, it is generated, which takes minutes")
             faults = Faults()
-            self.stores |= _open_stores(cells, faults)
+            try:
+                self.stores |= _open_stores(cells, faults)
+            except Terminated:
+                raise Preempted(
+                    f"stopped while the data of lra/{task} were generated", hint="the same command starts with them"
+                ) from None
             faults.raise_if_any(len(self.cells))
 
     def _record_what_is_finished(self) -> None:

@@ -1,5 +1,10 @@
 """Preparing: the same arguments give the same bytes, official files and generators give the same form."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,3 +152,43 @@ def test_first_use_prepares_and_second_use_finds(tmp_path: Path, monkeypatch: py
     changed.write_bytes(changed.read_bytes() + b"0.0\ta\tb\tx\ty\n")
     assert cached_examples("lra/retrieval", source) != path
     assert len(ExampleStore.open(path).split("test")) == 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_workers_too(tmp_path: Path, number: signal.Signals):
+    arguments = ["data", "prepare", "lra/pathfinder", "--processes", "2", "--out", str(tmp_path / "store")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transnormer", *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not any(tmp_path.glob(".store.partial-*/*")):  # as soon as a worker has made something
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.01)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)  # the end of the output, which all of them have open
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail("a worker is left")
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+        return
+    assert (process.returncode, output) == (128 + signal.SIGTERM, b"")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_sigterm_handler_of_somebody_else_stays(prepared: Callable):
+    def handle(*_: object) -> None:
+        """Theirs."""
+
+    seen = []
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        prepared("lra/listops", limit=50, progress=lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
+        assert {*seen, signal.getsignal(signal.SIGTERM)} == {handle}
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,7 +32,7 @@ def in_order(make: Callable[[int], Shard], indices: Iterable[int], processes: in
         yield from map(make, indices)
         return
     # Spawned, not forked: the caller may hold a GPU or running threads, which a forked child cannot use.
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
         pending: deque[Future[Shard]] = deque()
         for index in indices:
@@ -41,3 +43,15 @@ def in_order(make: Callable[[int], Shard], indices: Iterable[int], processes: in
             yield pending.popleft().result()
     finally:  # the reader may stop early
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """In a worker: end when the process that wants the shards is gone, which cannot say so if it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
