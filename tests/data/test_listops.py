@@ -276,6 +276,7 @@ def test_variants_of_a_line(tmp_path: Path, line):
         (b"[MAX 4 \xff ]\t4", "ascii"),
         (b"[MAX 4 3\t4", "ends too early"),
         (b"( )\t4", "empty"),
+        (b"[MAX " + b"4 " * 1_999 + b"]\t4", "2,001 tokens"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, line, message):
@@ -287,6 +288,13 @@ def test_bad_lines_are_named(tmp_path: Path, line, message):
         list(lines)
     assert f"{path} line 3: " in caught.value.message
     assert caught.value.hint
+
+
+def test_the_longest_line(tmp_path: Path):
+    path = tmp_path / "basic_train.tsv"
+    path.write_bytes(b"Source\tTarget\n[MAX " + b"4 " * 1_998 + b"]\t4")
+    [(tokens, _)] = listops.read_official_tsv(path)
+    assert len(tokens) == 2_000
 
 
 def test_bad_files(tmp_path: Path):

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from transnormer.data.lra.listops.language import CLOSE, MIN, NUM_CLASSES, PAD, SM, TOKENS, fault
+from transnormer.data.lra.spec import spec_of
 from transnormer.errors import DataError
 
 HEADER = "Source\tTarget"
+MAX_TOKENS = spec_of("lra/listops").max_length
 IDS = {token: number for number, token in enumerate(TOKENS) if number != PAD} | {"X": CLOSE}
 
 
@@ -46,6 +48,9 @@ def _parsed(line: bytes, where: str) -> tuple[np.ndarray, int]:
     if not 0 <= label < NUM_CLASSES:
         raise DataError(f"{where}: the label is {label}", f"labels are 0 .. {NUM_CLASSES - 1}")
     words = source.replace("(", " ").replace(")", " ").split()
+    if len(words) > MAX_TOKENS:
+        hint = f"expressions have up to {MAX_TOKENS:,} tokens; remove the line"
+        raise DataError(f"{where}: an expression of {len(words):,} tokens", hint)
     try:
         tokens = np.fromiter((IDS[word] for word in words), dtype=np.uint8, count=len(words))
     except KeyError as problem:
