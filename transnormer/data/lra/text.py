@@ -84,9 +84,11 @@ def _json_lines(path: Path) -> Iterator[Review]:
         except (ValueError, RecursionError) as problem:
             raise DataError(f"{where}: not JSON: {problem}", "each line is one JSON object") from problem
         text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
-        if not isinstance(text, str) or not isinstance(label, int | float):
-            hint = 'each line is an object such as {"text": "A fine film.", "label": 1}'
+        hint = 'each line is an object such as {"text": "A fine film.", "label": 1}'
+        if not isinstance(text, str) or label is None:
             raise DataError(f"{where}: no 'text' or no 'label'", hint)
+        if not isinstance(label, int | float):
+            raise DataError(f"{where}: the label {json.dumps(label)[:20]} is not a number", hint)
         try:
             encoded = text.encode("utf-8", errors="surrogateescape")
         except UnicodeEncodeError as problem:
