@@ -276,10 +276,13 @@ def test_batches_are_read_in_the_order_of_their_numbers(tmp_path: Path, sample):
     assert same(list(pathfinder.read_official_folder(tmp_path / "all")), [sample[0], sample[9], sample[10]])
 
 
-def test_a_picture_of_zero_bytes_is_left_out_with_a_note(folder: Path):
-    (folder / "imgs" / "0" / "sample_172.png").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"sample_172.png, which has zero bytes .*0.npy line 173"):
-        back = list(pathfinder.read_official_folder(folder))
+def test_a_picture_of_zero_bytes_is_left_out_with_a_note(folder: Path, caplog: pytest.LogCaptureFixture):
+    image = folder / "imgs" / "0" / "sample_172.png"
+    image.write_bytes(b"")
+    back = list(pathfinder.read_official_folder(folder))
+    assert len(list(pathfinder.read_official_folder(folder))) == len(back), "and read again without another note"
+    where = f"{folder / 'metadata' / '0.npy'} line 173"
+    assert caplog.messages == [f"left out {image}, which has zero bytes ({where})"]
     assert len(back) == 1002
     assert [metadata["index"] for _, _, metadata in back[171:173]] == [171, 173]
 

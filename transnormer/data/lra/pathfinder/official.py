@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 from PIL import Image
 
 from transnormer.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
 
 COLUMNS = (
     "subpath", "filename", "index", "label", "continuity", "contour_length", "distractor_length", "paddle_length",
@@ -43,7 +46,7 @@ def read_official_folder(path: str | Path, size: int | None = None) -> Iterator[
             metadata = _parsed(line, where)
             image = path / metadata["subpath"] / metadata["filename"]
             if image.is_file() and not image.stat().st_size:
-                warnings.warn(f"left out {image}, which has zero bytes ({where})", stacklevel=2)
+                _note_left_out(image, where)
                 continue
             picture = _opened(image, where)
             size = size or len(picture)
@@ -51,6 +54,12 @@ def read_official_folder(path: str | Path, size: int | None = None) -> Iterator[
                 shown = "x".join(map(str, picture.shape))
                 raise DataError(f"{image} is {shown}, not {size}x{size} ({where})", "is it from another set?")
             yield picture, metadata["label"], metadata
+
+
+@cache
+def _note_left_out(image: Path, where: str) -> None:
+    """Once, though a source is read twice: to count its pictures, and to store them."""
+    log.warning("left out %s, which has zero bytes (%s)", image, where)
 
 
 def _parsed(line: str, where: str) -> dict[str, Any]:
