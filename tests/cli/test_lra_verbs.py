@@ -87,6 +87,10 @@ def test_show_draws_images(cli: Callable, tmp_path: Path, monkeypatch: pytest.Mo
     assert "2 images of lra/pathfinder" in done.out
     assert "are in sheet-of-it" in cli("data", "show", "store", "--out", "sheet-of-it").out
     assert Path("sheet-of-it").read_bytes()[:8] == PNG
+    for out, start in (("sheet.jpg", b"\xff\xd8\xff"), ("sheet.svg", b"<?xml"), ("sheet.PNG", PNG)):
+        done = cli("data", "show", "store", "--out", out)
+        assert done.code == 0, done.err
+        assert Path(out).read_bytes().startswith(start)
     for out, message in (("no/such/folder.png", "cannot write"), ("sheet.xyz", "cannot draw")):
         done = cli("data", "show", "store", "--out", out)
         assert done.code == 2

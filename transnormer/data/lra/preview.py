@@ -75,8 +75,9 @@ def draw_contact_sheet(task: str, examples: list[Example], path: Path) -> None:
             axes.imshow(pixels.reshape(side, side), cmap="gray", vmin=0, vmax=255)
             axes.set_title(f"{label}: {names[label]}", fontsize=8)
     try:
-        # Without the software's version in it the same images give the same bytes.
-        figure.savefig(path, dpi=120, format=None if path.suffix else "png", metadata={"Software": None})
+        # Without the software's version in it the same images give the same bytes; other formats have other keys.
+        kind = path.suffix[1:].lower() or "png"
+        figure.savefig(path, dpi=120, format=kind, metadata={"Software": None} if kind == "png" else None)
     except OSError as problem:
         raise ConfigError(f"cannot write {path}: {problem.strerror}", "choose another --out") from problem
     except ValueError as problem:  # matplotlib's, for an ending it does not know
