@@ -19,7 +19,7 @@ from kernel_choices import (
 )
 
 from transnormer.errors import ConfigError
-from transnormer.ops import diag_attention, norm_attention, rms_norm
+from transnormer.ops import diag_attention, norm_attention, norm_decode_step, rms_norm
 from transnormer.ops.backend import explain
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
@@ -224,6 +224,42 @@ def test_rows_beyond_32_bits_are_copied():
     near, far = (torch.empty_strided((2, 64, 1, 16), (16, row, 16, 1), device="meta") for row in (32, 2**24))
     assert near_rows(near) is near
     assert near_rows(far).is_contiguous()
+
+
+@here
+def test_a_number_that_is_none_stays_none():
+    """A maximum with zero would hide it, in ReLU attention's weights."""
+    for name in "qk":
+        inputs = dict(zip("qkv", tensors(*[(1, 20, 1, 16)] * 3, dtype=HALF), strict=True))
+        inputs[name][0, 7] = torch.nan
+        found, plain = (diag_attention(**inputs, causal=True, kind="rela", backend=b) for b in ("triton", "torch"))
+        assert torch.equal(found.isnan().any(dim=-1), plain.isnan().any(dim=-1))
+        assert found.isnan().any()
+
+
+def test_long_blocks_of_wide_heads_are_left_to_pytorch():
+    def choice(d: int, e: int, block_size: int):
+        q, v = (torch.empty((1, 256, 1, size), dtype=torch.bfloat16, device="meta") for size in (d, e))
+        return explain("diag_attention", "cuda", q=q, k=q, v=v, block_size=block_size)
+
+    assert "does not fit on chip" in choice(160, 160, 100).reason
+    assert [choice(*fits).backend for fits in ((256, 128, 128), (256, 256, 64))] == ["triton"] * 2
+
+
+@here
+@pytest.mark.parametrize("op", ["rms_norm", "decode_step"])
+def test_small_vectors_may_lie_apart(op):
+    (vector,) = tensors((16, 2), dtype=torch.float32)
+    apart, together = vector[:, 0], vector[:, 0].contiguous()
+    x, q, k, v, memory = tensors((3, 16), *[(2, 1, 3, 32)] * 3, (2, 3, 32, 32), dtype=torch.float32)
+    positions = torch.tensor([4, 9], device=DEVICE)
+
+    def call(vector):
+        if op == "rms_norm":
+            return rms_norm(x, vector, backend="triton")
+        return norm_decode_step(q, k, v, memory.clone(), positions=positions, rates=vector, backend="triton")
+
+    assert torch.equal(call(apart), call(together))
 
 
 @here

@@ -127,6 +127,7 @@ def norm_decode_step(
 ) -> Tensor:
     """The kernel behind `transnormer.ops.norm_decode_step`; its arguments have been checked there."""
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    rates, reflection = (None if x is None else x.contiguous() for x in (rates, reflection))
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     batch, _, heads, size = q.shape
     columns, width = power_of_two(size), power_of_two(v.shape[-1])
@@ -153,6 +154,7 @@ def diag_decode_step(
 ) -> Tensor:
     """The kernel behind `transnormer.ops.diag_decode_step`; its arguments have been checked there."""
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    rates, reflection = (None if x is None else x.contiguous() for x in (rates, reflection))
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     batch, _, heads, size = q.shape
     columns, rows = power_of_two(size), power_of_two(keys.shape[1])

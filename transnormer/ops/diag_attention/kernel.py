@@ -23,6 +23,8 @@ from transnormer.ops.launch import (
 )
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
+# Columns of a key and of a value together that a block of more than 64 rows has shared memory for (229,376 bytes).
+_MOST_COLUMNS_OF_LONG_BLOCKS = 384
 
 
 def why_not(
@@ -36,6 +38,10 @@ def why_not(
     """Why this call cannot run here, or None."""
     if block_size > MAX_BLOCK:
         return f"block_size {block_size} is above {MAX_BLOCK}: a block must fit one tile"
+    if q is not None and v is not None and power_of_two(block_size) == MAX_BLOCK:
+        columns = power_of_two(q.shape[-1]) + power_of_two(v.shape[-1])
+        if columns > _MOST_COLUMNS_OF_LONG_BLOCKS:
+            return f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit on chip"
     return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
 
 

@@ -15,7 +15,7 @@ def _weights(scores, scale, visible, RELA: tl.constexpr):
     A row that sees nothing gives zeros.
     """
     if RELA:
-        weights = tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0)
+        weights = tl.where(visible, tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
         top = tl.zeros((weights.shape[0],), tl.float32)  # nobody asks
         share = top
     else:
@@ -33,7 +33,7 @@ def _weights(scores, scale, visible, RELA: tl.constexpr):
 def _weights_across(scores, scale, visible, top, share, RELA: tl.constexpr):
     """The same with queries across; maxima and sums are those from before, so nothing is reduced down the rows."""
     if RELA:
-        return tl.where(visible, tl.maximum(scores * scale, 0.0), 0.0)
+        return tl.where(visible, tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
     else:
         return tl.exp2(tl.where(visible, scores * scale, float("-inf")) - top[None, :]) * share[None, :]
 
@@ -139,7 +139,7 @@ def block_backward(
         kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
         dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:
-        dscores = tl.where(weights > 0.0, dweights, 0.0)
+        dscores = tl.where(weights <= 0.0, 0.0, dweights)
     else:
         mean = tl.sum(weights * dweights, 1)
         dscores = weights * (dweights - mean[:, None])
@@ -160,7 +160,7 @@ def block_backward(
         dropped = tl.where(kept, weights * keep_scale, 0.0)
         dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:
-        dscores = tl.where(weights > 0.0, dweights, 0.0)
+        dscores = tl.where(weights <= 0.0, 0.0, dweights)
     else:
         dscores = weights * (dweights - mean[None, :])
     dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")

@@ -45,10 +45,10 @@ class Plan:
         self.wide = max(self.bd, self.be) > _WIDEST_PIECE
         if self.wide:  # Triton 3.6 compiles `causal_dk` of 32 columns beside 128 to wrong numbers on Hopper
             self.bd, self.be = max(self.bd, _WIDEST_PIECE), max(self.be, _WIDEST_PIECE)
-        self.chunk = min(64, power_of_two(self.length))
+        self.chunk = _chunk(self.length, 64)
         # Both directions share the borders of the parts: a part is a whole number of either's chunks.
         longest = _LONGEST_CHUNK if causal and self.wide and _has_shared_memory(q.device) else 64
-        self.forward_chunk = min(longest, power_of_two(self.length))
+        self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
         self.part = triton.cdiv(chunks, parts) * self.forward_chunk
@@ -154,6 +154,14 @@ class Squared:
 
 
 NOT_SQUARED = Squared(None, None)
+
+
+def _chunk(length: int, longest: int) -> int:
+    """The smallest power of two from 16 that holds the length, but not above `longest`.
+
+    By comparison: a compiler then keeps one graph for a range of lengths, and not one for each.
+    """
+    return next((size for size in (16, 32, 64) if length <= size), longest)
 
 
 def _has_shared_memory(device: torch.device) -> bool:

@@ -118,13 +118,14 @@ def _forward(
 
 @triton.jit
 def _backward(
-    X, HIGH, LOW, OFFSET, LARGEST, MASK, DY, DX, SUMS, length, xb, xt, xh, mb, scale,
+    X, HIGH, LOW, OFFSET, LARGEST, WHERE, MASK, DY, DX, SUMS, KEPT, length, xb, xt, xh, mb, scale,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
     MASKED: tl.constexpr, SCOPE: tl.constexpr,
 ):  # fmt: skip
     """dx = scale·(Wᵀg - x̂·Σg) with g = dφ·(φ - ε); the greatest exponent of a token takes -Σg with it.
 
-    That of a text is in another program's token: here it is as if constant, SUMS [B, H, programs] takes Σg.
+    That of a text is in another program's token: here it is as if constant, SUMS [B, H, programs] takes Σg, and KEPT
+    [B, H, D] the dx of the token at WHERE before it is rounded.
     """
     x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
     exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
@@ -142,12 +143,19 @@ def _backward(
     if SCOPE == 1:
         at_sum = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)) * tl.num_programs(0) + tl.program_id(0)
         tl.store(SUMS + at_sum, tl.sum(total))
+    # Two parts, as of the weight: rounded once, the gradient of the greatest exponent would be off by more than dx is.
     half = gradient.to(x.dtype)
+    rest = (gradient - half.to(tl.float32)).to(x.dtype)
     through = tl.dot(half, _weights(LOW, M, D, BM, BD))
+    through = tl.dot(rest, _weights(HIGH, M, D, BM, BD), through)
     through = tl.dot(half, _weights(HIGH, M, D, BM, BD), through)
     dx = scale * (through - x.to(tl.float32) * (total * scale)[:, None])
     inside = (row[:, None] < length) & (column[None, :] < D)
     tl.store(DX + at * D + column[None, :], dx.to(DX.dtype.element_ty), mask=inside)
+    if SCOPE == 1:
+        text = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+        there = (row == tl.load(WHERE + text) // M)[:, None] & inside
+        tl.store(KEPT + text * D + column[None, :] + tl.zeros((R, 1), tl.int32), dx, mask=there)
 
 
 def _parts(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -230,22 +238,27 @@ def _backward_op(
 ) -> Tensor:
     grid, told, options = _launch(x, high, offset, mask)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    sums = None if where is None else torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
     options["SCOPE"] = _TEXT if scope == _BATCH else scope
-    _backward[grid](x, high, low, offset, largest, mask, dy.contiguous(), dx, sums, *told, scale, **options)
-    if where is not None and sums is not None:
+    if where is None:
+        sums = kept = place = None
+    else:
+        sums = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
+        kept = torch.empty((*x.shape[::2], x.shape[3]), dtype=torch.float32, device=x.device)
+        # Among exponents that are no numbers there is no such place; the gradient is none either.
+        place = where.clamp(0, x.shape[1] * high.shape[0] - 1)
+    _backward[grid](
+        x, high, low, offset, largest, place, mask, dy.contiguous(), dx, sums, kept, *told, scale, **options
+    )
+    if where is not None and sums is not None and kept is not None and place is not None:
         totals = sums.sum(dim=-1)
         if scope == _BATCH:
             totals = torch.where(where >= 0, totals.sum(), 0.0)
-        # The greatest exponent of a scope is subtracted from all: its token takes what they lose.
-        # (Among exponents that are no numbers there is no such place; the gradient is none either.)
-        features = high.shape[0]
-        place = where.clamp(0, x.shape[1] * features - 1)
-        token, feature = place // features, place % features
+        # The greatest exponent of a scope is subtracted from all: its token takes what they lose. That may be nearly
+        # all that it had, so the difference is rounded and not its parts.
+        token, feature = place // high.shape[0], place % high.shape[0]
         row, head = (torch.arange(size, device=x.device) for size in where.shape)
         weight = high[feature].float() + low[feature].float()
-        taken = (totals * scale).unsqueeze(-1) * weight
-        dx[row[:, None], token, head] -= taken.to(dx.dtype)
+        dx[row[:, None], token, head] = (kept - (totals * scale).unsqueeze(-1) * weight).to(dx.dtype)
     return dx
 
 

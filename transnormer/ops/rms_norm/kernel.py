@@ -135,5 +135,5 @@ _op.register_autograd(_differentiate, setup_context=_save)
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     """The kernel behind `transnormer.ops.rms_norm`; its arguments have been checked there."""
-    y, _ = _op(x.contiguous(), weight, eps, dtype)
+    y, _ = _op(x.contiguous(), None if weight is None else weight.contiguous(), eps, dtype)
     return y
