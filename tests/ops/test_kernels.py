@@ -263,6 +263,17 @@ def test_small_vectors_may_lie_apart(op):
 
 
 @here
+def test_a_compiler_needs_few_graphs_for_many_lengths():
+    """It gives up after eight; each length by itself would be one."""
+    torch.compiler.reset()
+    attend = torch.compile(partial(norm_attention, causal=True, backend="triton"), fullgraph=True, backend="aot_eager")
+    for length in range(20, 200, 17):
+        q, k, v = tensors(*[(1, length, 1, 16)] * 3, dtype=torch.float32)
+        torch.testing.assert_close(attend(q, k, v), norm_attention(q, k, v, causal=True, backend="triton"))
+    torch.compiler.reset()
+
+
+@here
 def test_the_same_inputs_give_the_same_bits():
     q, k, v = tensors(*[(2, 200, 2, 32)] * 3, dtype=HALF)
     for op in (partial(norm_attention, causal=True), partial(diag_attention, causal=True, kind="rela")):

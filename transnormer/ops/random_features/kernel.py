@@ -239,26 +239,28 @@ def _backward_op(
     grid, told, options = _launch(x, high, offset, mask)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     options["SCOPE"] = _TEXT if scope == _BATCH else scope
+
+    def launch(place: Tensor | None, sums: Tensor | None, kept: Tensor | None) -> None:
+        gradients = (dy.contiguous(), dx, sums, kept)
+        _backward[grid](x, high, low, offset, largest, place, mask, *gradients, *told, scale, **options)
+
     if where is None:
-        sums = kept = place = None
-    else:
-        sums = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
-        kept = torch.empty((*x.shape[::2], x.shape[3]), dtype=torch.float32, device=x.device)
-        # Among exponents that are no numbers there is no such place; the gradient is none either.
-        place = where.clamp(0, x.shape[1] * high.shape[0] - 1)
-    _backward[grid](
-        x, high, low, offset, largest, place, mask, dy.contiguous(), dx, sums, kept, *told, scale, **options
-    )
-    if where is not None and sums is not None and kept is not None and place is not None:
-        totals = sums.sum(dim=-1)
-        if scope == _BATCH:
-            totals = torch.where(where >= 0, totals.sum(), 0.0)
-        # The greatest exponent of a scope is subtracted from all: its token takes what they lose. That may be nearly
-        # all that it had, so the difference is rounded and not its parts.
-        token, feature = place // high.shape[0], place % high.shape[0]
-        row, head = (torch.arange(size, device=x.device) for size in where.shape)
-        weight = high[feature].float() + low[feature].float()
-        dx[row[:, None], token, head] = (kept - (totals * scale).unsqueeze(-1) * weight).to(dx.dtype)
+        launch(None, None, None)
+        return dx
+    sums = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
+    kept = torch.empty((*x.shape[::2], x.shape[3]), dtype=torch.float32, device=x.device)
+    # Among exponents that are no numbers there is no such place; the gradient is none either.
+    place = where.clamp(0, x.shape[1] * high.shape[0] - 1)
+    launch(place, sums, kept)
+    totals = sums.sum(dim=-1)
+    if scope == _BATCH:
+        totals = torch.where(where >= 0, totals.sum(), 0.0)
+    # The greatest exponent of a scope is subtracted from all: its token takes what they lose. That may be nearly all
+    # that it had, so the difference is rounded and not its parts.
+    token, feature = place // high.shape[0], place % high.shape[0]
+    row, head = (torch.arange(size, device=x.device) for size in where.shape)
+    weight = high[feature].float() + low[feature].float()
+    dx[row[:, None], token, head] = (kept - (totals * scale).unsqueeze(-1) * weight).to(dx.dtype)
     return dx
 
 
