@@ -84,6 +84,13 @@ def test_steps_of_diag_attention_equal_the_parallel_form(position, kind):
 def test_wrong_arguments_are_named():
     q, k, v = token((2, 3, 4), 0)
     memory, slots, positions = torch.zeros(2, 3, 4, 4), torch.zeros(2, 8, 3, 4), torch.zeros(2, dtype=torch.long)
+    with pytest.raises(ConfigError, match=r"memory must be torch.float64 where q is torch.float64, got torch.float32"):
+        norm_decode_step(q, k, v, memory, positions=positions)
+    memory = memory.double()
+    with pytest.raises(ConfigError, match=r"one dtype, got torch.float64, torch.float64, torch.float32"):
+        norm_decode_step(q, k, v.float(), memory, positions=positions)
+    with pytest.raises(ConfigError, match="there must be a head, with a column"):
+        norm_decode_step(q[..., :0], k[..., :0], v, memory[:, :, :0], positions=positions)
     with pytest.raises(ConfigError, match=r"memory must be \[B, H, D, E\] = \[2, 3, 4, 4\], got \[2, 3, 4, 5\]"):
         norm_decode_step(q, k, v, torch.zeros(2, 3, 4, 5), positions=positions)
     with pytest.raises(ConfigError, match=r"one token each, got \[2, 2, 3, 4\]"):

@@ -135,3 +135,9 @@ def test_a_wrong_call_says_what_is_wrong():
         diag_attention(q, k, v, causal=True, kind="softmx")
     with pytest.raises(ConfigError, match="block_size"):
         diag_attention(q, k, v, causal=True, block_size=0)
+    for probability in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ConfigError, match="diag_attention: dropout_p must be at least 0 and below 1"):
+            diag_attention(q, k, v, causal=True, dropout_p=probability)
+    for none in (q[:, :, :0], q[..., :0]):
+        with pytest.raises(ConfigError, match="diag_attention: there must be a head, with a column"):
+            diag_attention(none, none, none, causal=True)

@@ -162,6 +162,8 @@ def test_shapes_are_checked_before_any_kernel_reads():
         call(x["positions"], x["rates"][:3])
     with pytest.raises(ConfigError, match="joined_attention: block_size must be at least 1"):
         call(x["positions"], x["rates"], block_size=0)
+    with pytest.raises(ConfigError, match="joined_attention: dropout_p must be at least 0 and below 1, got 1"):
+        call(x["positions"], x["rates"], dropout_p=1)
 
 
 @with_kernels

@@ -121,3 +121,5 @@ def test_a_wrong_call_says_what_is_wrong():
         norm_attention(q, k.float(), v, causal=True)
     with pytest.raises(ConfigError, match=r"must be \[B, T, H, D\]"):
         norm_attention(q[0], k, v, causal=True)
+    with pytest.raises(ConfigError, match="there must be a head, with a column"):
+        norm_attention(q, k, v[..., :0], causal=True)

@@ -75,6 +75,9 @@ def test_in_front_of_a_product_nothing_wide_is_kept():
 def test_wrong_gain_is_an_error():
     with pytest.raises(ConfigError, match="weight must be"):
         rms_norm(torch.randn(2, 8), torch.ones(4))
+    for nothing in (torch.zeros(2, 0), torch.tensor(1.0)):
+        with pytest.raises(ConfigError, match="at least one column"):
+            rms_norm(nothing)
 
 
 def test_a_backend_that_is_asked_for_is_not_swapped_when_compiled(monkeypatch):

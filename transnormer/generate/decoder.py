@@ -81,7 +81,8 @@ class Decoder:
         A growing cache is then read as far as it is filled now, at every replay: good for measuring that length only.
         """
         forward = torch.compile(next_logits, fullgraph=True) if self.compiled else next_logits
-        self._replay = capture(functools.partial(self._advance, forward))
+        with torch.cuda.device(self.length.device):  # a graph is recorded on the current device
+            self._replay = capture(functools.partial(self._advance, forward))
 
     @torch.no_grad()
     def prefill(self, prompt_ids: Tensor, attention_mask: Tensor | None = None) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +17,24 @@ _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
 _MOST_TEXTS = 65_535  # CUDA's limit on the second dimension of a grid
 ANY_WIDTH = 2**31  # for kernels that walk over their columns in blocks, or check them otherwise
+
+
+def kernel_op(name: str, *, mutates_args: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+    """`torch.library.custom_op` for a function whose first argument is a tensor, launching on that tensor's device.
+
+    Triton launches on the current device and PyTorch guards only its own ops: a model on the second of two GPUs would
+    have its kernels sent to the first.
+    """
+
+    def register(body: Callable[..., Any]) -> Any:
+        @wraps(body)
+        def on_the_device_of_its_tensors(tensor: Tensor, *others: Any) -> Any:
+            with torch.cuda.device_of(tensor):
+                return body(tensor, *others)
+
+        return torch.library.custom_op(name, on_the_device_of_its_tensors, mutates_args=mutates_args)
+
+    return register
 
 
 def interpreting() -> bool:

@@ -26,6 +26,8 @@ def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         raise ConfigError(f"{op}: v must be {list(q.shape[:3])} + [E], got {list(v.shape)}")
     if q.shape[1] < 1:
         raise ConfigError(f"{op}: the sequence is empty (T = 0)")
+    if not (q.shape[2] and q.shape[3] and v.shape[3]):
+        raise ConfigError(f"{op}: there must be a head, with a column, got q {list(q.shape)} and v {list(v.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"{op}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if mask is not None:
@@ -52,6 +54,12 @@ def check_block_size(op: str, block_size: int) -> None:
     """Blocks of DiagAttention have at least one token."""
     if block_size < 1:
         raise ConfigError(f"{op}: block_size must be at least 1, got {block_size}")
+
+
+def check_dropout(op: str, probability: float) -> None:
+    """What is left after dropout is scaled up, so something must be left."""
+    if not 0 <= probability < 1:
+        raise ConfigError(f"{op}: dropout_p must be at least 0 and below 1, got {probability}")
 
 
 def check_one_dtype(op: str, **tensors: Tensor) -> None:

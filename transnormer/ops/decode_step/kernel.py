@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, power_of_two, unit_stride
+from transnormer.ops.launch import cannot_launch, kernel_op, power_of_two, unit_stride
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_state, phi, store_state
 from transnormer.ops.rotate.kernel import cosines_and_sines, turned
 
@@ -114,7 +114,7 @@ def _warps(rows: int, columns: int) -> int:
     return max(1, min(16, rows * columns // _NUMBERS_OF_A_WARP))
 
 
-@torch.library.custom_op("transnormer::norm_decode_step", mutates_args=("memory",))
+@kernel_op("transnormer::norm_decode_step", mutates_args=("memory",))
 def norm_decode_step(
     q: Tensor,
     k: Tensor,
@@ -140,7 +140,7 @@ def norm_decode_step(
     return out
 
 
-@torch.library.custom_op("transnormer::diag_decode_step", mutates_args=("keys", "values"))
+@kernel_op("transnormer::diag_decode_step", mutates_args=("keys", "values"))
 def diag_decode_step(
     q: Tensor,
     k: Tensor,

@@ -9,7 +9,14 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.shapes import accumulation_dtype, check_block_size, check_no_tangents, check_qkv, zero_padding
+from transnormer.ops.shapes import (
+    accumulation_dtype,
+    check_block_size,
+    check_dropout,
+    check_no_tangents,
+    check_qkv,
+    zero_padding,
+)
 
 KINDS = ("softmax", "rela")
 
@@ -71,6 +78,7 @@ def diag_attention(
     if kind not in KINDS:
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     check_block_size("diag_attention", block_size)
+    check_dropout("diag_attention", dropout_p)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None

@@ -16,6 +16,7 @@ from transnormer.ops.diag_attention.kernel_block import block_backward, block_fo
 from transnormer.ops.launch import (
     as_mask_bytes,
     cannot_launch,
+    kernel_op,
     near_rows,
     power_of_two,
     room_for_gradients,
@@ -106,7 +107,7 @@ def _grid(q: Tensor, block_size: int) -> tuple[int, int, int]:
     return triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2]
 
 
-@torch.library.custom_op("transnormer::diag_attention", mutates_args=())
+@kernel_op("transnormer::diag_attention")
 def _op(
     q: Tensor,
     k: Tensor,
@@ -144,7 +145,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     return torch.empty(v.shape, dtype=v.dtype, device=v.device), _room_for_squares(v, squared)
 
 
-@torch.library.custom_op("transnormer::diag_attention_backward", mutates_args=())
+@kernel_op("transnormer::diag_attention_backward")
 def _backward_op(
     q: Tensor,
     k: Tensor,

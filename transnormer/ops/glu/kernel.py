@@ -19,7 +19,7 @@ from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
 from transnormer.ops.glu.kernel_narrow import narrow_layer
 from transnormer.ops.glu.narrow import is_narrow
-from transnormer.ops.launch import ANY_WIDTH, cannot_launch, power_of_two
+from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
 
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
 _TILE, _WARPS = 1024, 4
@@ -92,7 +92,7 @@ def _launch(gate_up: Tensor, activation: int, most: int) -> tuple[tuple[int, int
     return (blocks, min(triton.cdiv(rows, tile), max(1, most // blocks))), options
 
 
-@torch.library.custom_op("transnormer::glu", mutates_args=())
+@kernel_op("transnormer::glu")
 def _op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> tuple[Tensor, Tensor]:
     """y [rows, D_out], and gate and up [rows, 2F] for the backward."""
     gate_up = F.linear(x, weight_in, bias_in)
@@ -108,7 +108,7 @@ def _(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activat
     return x.new_empty((rows, weight_out.shape[0])), x.new_empty((rows, weight_in.shape[0]))
 
 
-@torch.library.custom_op("transnormer::glu_backward", mutates_args=())
+@kernel_op("transnormer::glu_backward")
 def _backward_op(
     x: Tensor,
     gate_up: Tensor,

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import activated
-from transnormer.ops.launch import power_of_two
+from transnormer.ops.launch import kernel_op, power_of_two
 
 _ROWS = 64
 # Hidden units at a time; where weights are summed, hidden units of a program, and programs. The fastest of 16 and of 48
@@ -162,7 +162,7 @@ def _options(x: Tensor, weight_in: Tensor, weight_out: Tensor, activation: int, 
     }
 
 
-@torch.library.custom_op("transnormer::narrow_layer", mutates_args=())
+@kernel_op("transnormer::narrow_layer")
 def _op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> Tensor:
     """The layer of x [rows, D], weight_out being [F, D_out]: [rows, D_out]."""
     y = torch.empty((x.shape[0], weight_out.shape[1]), dtype=x.dtype, device=x.device)
@@ -177,7 +177,7 @@ def _(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activat
     return x.new_empty((x.shape[0], weight_out.shape[1]))
 
 
-@torch.library.custom_op("transnormer::narrow_layer_dx", mutates_args=())
+@kernel_op("transnormer::narrow_layer_dx")
 def _dx_op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, dy: Tensor, activation: int) -> Tensor:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.shape[0]:
@@ -191,7 +191,7 @@ def _(x: Tensor, *call: Any) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-@torch.library.custom_op("transnormer::narrow_layer_dweights", mutates_args=())
+@kernel_op("transnormer::narrow_layer_dweights")
 def _dweights_op(
     x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, dy: Tensor, activation: int
 ) -> Tensor:

@@ -14,7 +14,7 @@ from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import check_block_size, check_no_tangents, check_qkv
+from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tangents, check_qkv
 
 KINDS = ("norm", "softmax", "rela")
 
@@ -49,6 +49,7 @@ def joined_attention(
     check_qkv("joined_attention", q, k, v, mask)
     check_rotation("joined_attention", q, k, positions, rates, reflection)
     check_block_size("joined_attention", block_size)
+    check_dropout("joined_attention", dropout_p)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
     if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
         assert _KERNEL is not None

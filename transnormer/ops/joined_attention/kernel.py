@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
-from transnormer.ops.launch import as_mask_bytes, near_rows
+from transnormer.ops.launch import as_mask_bytes, kernel_op, near_rows
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
@@ -36,7 +36,7 @@ def why_not(
     return rotation.why_not(device=device, q=q) or attention.why_not(device=device, q=q, v=v, **call)
 
 
-@torch.library.custom_op("transnormer::joined_attention", mutates_args=())
+@kernel_op("transnormer::joined_attention")
 def _op(
     qkv: Tensor,
     positions: Tensor,
@@ -77,14 +77,13 @@ def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     borders = _nothing(out)
     if kind == "norm":
-        plan = Plan(q, q, mask, causal, phi)
-        borders = plan.states(q, plan.parts + 1 if causal else 1)
+        borders = Plan(q, q, mask, causal, phi).kept_states(q)
     if not _keeps(q):
         return out, borders, _nothing(q), _nothing(q)
     return out, borders, torch.empty_like(out), torch.empty_like(out)
 
 
-@torch.library.custom_op("transnormer::joined_attention_backward", mutates_args=())
+@kernel_op("transnormer::joined_attention_backward")
 def _backward_op(
     qkv: Tensor,
     positions: Tensor,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.ops.launch import kernel_op
 from transnormer.ops.shapes import accumulation_dtype
 
 # Bytes of one chunk's logits. A GPU needs many rows at once: dx of 4,096 tokens of width 512 is 64 tiles of 128 x 256,
@@ -114,7 +115,7 @@ def score_rows(
 def make_op(name: str, score: ScoreRows) -> LinearCrossEntropy:
     """Register `walk` with a way to score rows as a custom op, opaque to compilers, with its fake and its gradient."""
 
-    @torch.library.custom_op(name, mutates_args=())
+    @kernel_op(name)
     def op(
         x: Tensor,
         weight: Tensor,

@@ -3,7 +3,7 @@
 Time is cut into P parts so that B·H·P programs fill the GPU: one part where there are many heads, several where there
 are few; then a first pass sums kᵀv over each part. With one part and a head size up to 64, forward moves 4 tensors and
 backward 7: the backward *undoes* the state chunk by chunk, S before a chunk = S after it − kᵀv, which works because
-nothing decays, so no state per chunk is ever stored.
+nothing decays. A state is stored for every leg of some thousand tokens only, where the undoing begins anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, near_rows, room_for_gradients, too_large_in_float32
+from transnormer.ops.launch import (
+    as_mask_bytes,
+    cannot_launch,
+    kernel_op,
+    near_rows,
+    room_for_gradients,
+    too_large_in_float32,
+)
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
     causal_dk,
@@ -40,11 +47,11 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
     return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v)
 
 
-@torch.library.custom_op("transnormer::norm_attention", mutates_args=())
+@kernel_op("transnormer::norm_attention")
 def _op(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
+    """Output, states at the borders of the legs (the last is the final one), and Σ out² [B, T, H] if `squared`."""
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = plan.squares(q) if squared else None
@@ -57,9 +64,9 @@ def _op(
         return out, total, _by_time(squares, q)
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
     causal_forward[plan.grid()](
-        q, k, v, out, squares, borders, mask, *plan.walk(plan.forward_chunk), *strides_of(q, k, v, out), *plan.last,
-        **plan.forward_tiles(), STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1,
-        SQUARED=squared,
+        q, k, v, out, squares, borders, mask, *plan.walk_in_legs(plan.forward_chunk),
+        *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
+        STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1, SQUARED=squared,
     )  # fmt: skip
     return out, borders, _by_time(squares, q)
 
@@ -75,10 +82,10 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = _by_time(plan.squares(q) if squared else None, q)
-    return out, plan.states(q, plan.parts + 1 if causal else 1), squares
+    return out, plan.kept_states(q), squares
 
 
-@torch.library.custom_op("transnormer::norm_attention_backward", mutates_args=())
+@kernel_op("transnormer::norm_attention_backward")
 def _backward_op(
     q: Tensor,
     k: Tensor,
@@ -128,15 +135,16 @@ def backward_into(
         return dtotal
 
     dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
-    walk, one_part = plan.walk(plan.chunk), plan.parts == 1
+    one_part = plan.parts == 1
     ends_at_zero = one_part and dfinal is None
     if not plan.wide:
         causal_backward[plan.grid()](
-            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *walk,
+            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *plan.walk_in_legs(plan.chunk),
             *strides_of(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero,
             WRITES_START=one_part, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return dborders
+    walk = plan.walk(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
         q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,
@@ -156,8 +164,9 @@ def backward_into(
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, borders, _mask, _carried, _causal, _phi = call
-    return *room_for_gradients(q, v), torch.empty_like(borders)
+    *_, mask, _carried, causal, phi = call
+    plan = Plan(q, v, mask, causal, phi)
+    return *room_for_gradients(q, v), plan.states(q, plan.parts + 1 if causal else 1)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

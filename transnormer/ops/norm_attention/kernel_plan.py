@@ -18,6 +18,10 @@ _LONGEST_CHUNK = 128
 _SHARED_BY_LONGEST = 200 * 1024
 # Two programs on each of an H200's 132 multiprocessors: as many as it has registers for.
 _AT_ONCE = 264
+# Tokens over which the backward undoes a state; there it finds the next one stored. Tensor cores round sums towards
+# zero, so what is left at the end grows with the square of that length: a sixth of the first token's dq after 8,192
+# tokens whose values have a mean of one, a hundredth after 2,048.
+_LONGEST_LEG = 2048
 
 
 def wanted_parts(pairs: int, width: int, causal: bool) -> int:
@@ -39,6 +43,7 @@ class Plan:
     """How one call is cut into chunks, parts and programs."""
 
     def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int) -> None:
+        self.causal = causal
         self.batch, self.length, self.heads, self.d = q.shape
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
@@ -53,6 +58,9 @@ class Plan:
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
         self.part = triton.cdiv(chunks, parts) * self.forward_chunk
         self.parts = triton.cdiv(self.length, self.part)
+        # Wide heads walk forward for each gradient that needs the state, and undo nothing.
+        self.leg = self.part if self.wide or not causal else min(self.part, _LONGEST_LEG)
+        self.legs = triton.cdiv(self.part, self.leg)
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
@@ -64,6 +72,10 @@ class Plan:
     def walk(self, chunk: int) -> tuple[int, int, int]:
         """What a walk in such chunks is told: the length, how many chunks that is, and how many are a part."""
         return self.length, triton.cdiv(self.length, chunk), self.part // chunk
+
+    def walk_in_legs(self, chunk: int) -> tuple[int, int, int, int, int]:
+        """As `walk`, and how many chunks are a leg, and how many legs a part."""
+        return *self.walk(chunk), self.leg // chunk, self.legs
 
     def whole(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
@@ -94,6 +106,10 @@ class Plan:
     def states(self, like: Tensor, count: int) -> Tensor:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
+
+    def kept_states(self, like: Tensor) -> Tensor:
+        """Room for the states that the backward needs: at the borders of all legs, or the one of both directions."""
+        return self.states(like, self.parts * self.legs + 1 if self.causal else 1)
 
     def squares(self, like: Tensor) -> Tensor:
         """Room for sums of squares [B, H, T]: a program writes those of its rows side by side."""
@@ -131,16 +147,20 @@ class Plan:
     def borders(
         self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, squared: Squared, backward: bool
     ) -> Tensor:
-        """The states at the borders of the parts [B, H, P + 1, D, E], walked forward from `start` or backward."""
-        borders = self.states(x, self.parts + 1)
+        """The states at the borders of the parts, walked forward from `start` or backward; the walk writes the others.
+
+        [B, H, P + 1, D, E] backward, forward `kept_states`: those of the legs between them, too.
+        """
+        borders = self.states(x, self.parts + 1) if backward else self.kept_states(x)
         if self.parts == 1:
             if start is not None:
                 borders[:, :, 1 if backward else 0] = start
-            return borders  # the walk itself writes the other border
+            return borders
         size, block = self.d * self.e, 1024
         scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared, backward), start, borders, self.parts, size, start is None, backward, block
-        )
+            self.sums(x, y, mask, squared, backward), start, borders, self.parts, 1 if backward else self.legs, size,
+            start is None, backward, block,
+        )  # fmt: skip
         return borders
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, interpreting, near_rows, power_of_two
+from transnormer.ops.launch import as_mask_bytes, cannot_launch, interpreting, kernel_op, near_rows, power_of_two
 
 _TOKEN, _TEXT, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
 _SCOPES = {"token": _TOKEN, "text": _TEXT, "none": _NONE, "batch": _BATCH}
@@ -178,7 +178,7 @@ def _launch(
     return (triton.cdiv(length, _ROWS), batch, heads), told, options
 
 
-@torch.library.custom_op("transnormer::random_features_largest", mutates_args=())
+@kernel_op("transnormer::random_features_largest")
 def _largest_op(
     x: Tensor, high: Tensor, low: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,7 @@ def _(x: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     return largest, torch.empty(largest.shape, dtype=torch.long, device=x.device)
 
 
-@torch.library.custom_op("transnormer::random_features", mutates_args=())
+@kernel_op("transnormer::random_features")
 def _op(
     x: Tensor,
     high: Tensor,
@@ -223,7 +223,7 @@ def _(x: Tensor, high: Tensor, *call: Any) -> Tensor:
     return torch.empty((*x.shape[:3], high.shape[0]), dtype=x.dtype, device=x.device)
 
 
-@torch.library.custom_op("transnormer::random_features_backward", mutates_args=())
+@kernel_op("transnormer::random_features_backward")
 def _backward_op(
     x: Tensor,
     high: Tensor,

@@ -28,6 +28,8 @@ def rms_norm(
 
     With `dtype` it is rounded to that one instead: to bfloat16 in front of a matrix product under autocast, say.
     """
+    if not x.dim() or not x.shape[-1]:
+        raise ConfigError(f"rms_norm: x must be [..., D] with at least one column, got {list(x.shape)}")
     if weight is not None and weight.shape != x.shape[-1:]:
         raise ConfigError(f"rms_norm: weight must be [{x.shape[-1]}], got {list(weight.shape)}")
     dtype = dtype or x.dtype

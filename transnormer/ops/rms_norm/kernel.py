@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, power_of_two
+from transnormer.ops.launch import cannot_launch, kernel_op, power_of_two
 
 MAX_WIDTH = 8192
 
@@ -80,7 +80,7 @@ def _scales(x: Tensor, weight: Tensor | None) -> Tensor:
     return torch.empty(rows if weight is None else 0, dtype=torch.float32, device=x.device)
 
 
-@torch.library.custom_op("transnormer::rms_norm", mutates_args=())
+@kernel_op("transnormer::rms_norm")
 def _op(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The result, and 1/rms of each row where the backward needs it."""
     y, scales = torch.empty(x.shape, dtype=dtype, device=x.device), _scales(x, weight)
@@ -94,7 +94,7 @@ def _(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> tuple
     return torch.empty(x.shape, dtype=dtype, device=x.device), _scales(x, weight)
 
 
-@torch.library.custom_op("transnormer::rms_norm_backward", mutates_args=())
+@kernel_op("transnormer::rms_norm_backward")
 def _backward_op(
     kept: Tensor, scales: Tensor, weight: Tensor | None, dy: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

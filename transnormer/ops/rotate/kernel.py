@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, near_rows, power_of_two
+from transnormer.ops.launch import cannot_launch, kernel_op, near_rows, power_of_two
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_tile, phi, phi_slope, store_tile, tile_offsets
 
 MAX_HEAD_DIM = 256
@@ -241,7 +241,7 @@ def _position_strides(positions: Tensor) -> tuple[int, int]:
     return (0 if positions.dim() == 1 else positions.stride(0)), positions.stride(-1)
 
 
-@torch.library.custom_op("transnormer::rotate", mutates_args=())
+@kernel_op("transnormer::rotate")
 def _op(
     q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None, phi: int
 ) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty(q.shape, dtype=q.dtype, device=q.device), torch.empty(q.shape, dtype=q.dtype, device=q.device)
 
 
-@torch.library.custom_op("transnormer::rotate_backward", mutates_args=())
+@kernel_op("transnormer::rotate_backward")
 def _backward_op(
     q: Tensor,
     k: Tensor,
