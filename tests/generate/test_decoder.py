@@ -258,7 +258,11 @@ def test_greedy_equals_generate_in_half_precision(method: str, batch: int) -> No
     with torch.no_grad():
         logits = model.float()(torch.cat([ids, tokens], dim=1)).logits[:, 29:-1]
     chosen = logits.gather(-1, tokens[..., None])[..., 0]
-    assert ((logits.amax(dim=-1) - chosen) / logits.std(dim=-1)).max() < 0.5  # activations were rounded; 0.18 on a CPU
+    gap = (logits.amax(dim=-1) - chosen) / logits.std(dim=-1)
+    # Activations were rounded: where all scores of a ReLU but a few are zero, rounding alone makes a gap of 1 once in
+    # some thousand tokens, in the parallel forward as well. A wrong text or a wrong step has gaps of 2 all along.
+    assert gap.mean(dim=1).max() < 0.1
+    assert gap.mean(dim=0).max() < 0.5
 
 
 @pytest.mark.gpu

@@ -4,7 +4,7 @@ On a GPU a case costs what must be compiled for it (seconds), and Triton miscomp
 case is a combination of everything that decides what is compiled, and runs at several shapes that share it. Covered are
 
 * bfloat16: every pair of values of all options, and every combination of direction, head size, one or many parts and
-  one or many legs (NormAttention), of kind, direction and head size (DiagAttention);
+  long or short ones (NormAttention), of kind, direction and head size (DiagAttention);
 * float32: every head size that the kernels take in both directions (NormAttention) or with both kinds (DiagAttention),
   and every value of each option;
 * float16, which differs from bfloat16 in the type of its products only: both directions or kinds;
@@ -37,7 +37,7 @@ NORM_OPTIONS = {
     "causal": (True, False),
     "d": HEAD_SIZES,
     "many_parts": (False, True),
-    "many_legs": (False, True),
+    "short_parts": (False, True),
     "feature_map": ("1+elu", "elu", "identity"),
     "masked": (False, True),
     "carried": (False, True),
@@ -65,8 +65,8 @@ def single(options: dict[str, tuple]) -> dict[str, tuple]:
 class Norm:
     """A way to call norm_attention.
 
-    `many_legs`: with states stored on the way, `carried`: with a state before it, `squared`: with the sums of squares,
-    `limited`: as where many programs wait.
+    `short_parts`: a state is stored every 128 tokens, `carried`: with a state before it, `squared`: with the sums of
+    squares, `limited`: as where many programs wait.
     """
 
     causal: bool
@@ -75,7 +75,7 @@ class Norm:
     feature_map: str = "1+elu"
     masked: bool = False
     carried: bool = False
-    many_legs: bool = False
+    short_parts: bool = False
     squared: bool = False
     limited: bool = False
     dtype: torch.dtype = torch.bfloat16
@@ -116,7 +116,7 @@ def _name(case: Norm | Diag) -> str:
 
 def _norm_on_a_gpu() -> list[Norm]:
     in_single = covering(single(NORM_OPTIONS), 1, together=("causal", "d"))
-    in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_parts", "many_legs"))
+    in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_parts", "short_parts"))
     cases = [Norm(**row, dtype=torch.float32) for row in in_single] + [Norm(**row) for row in in_half]
     for causal in (True, False):
         plain = Norm(causal, 64, many_parts=False)
@@ -172,9 +172,9 @@ NORM_INTERPRETED = [
     for dtype in (torch.float32, torch.float16)
     for many_parts in (False, True)
 ]
-# Parts of several legs, of which the last part has one less.
+# Parts that take turns, and parts that are cut again.
 NORM_INTERPRETED += [
-    Norm(True, 16, many_parts, masked=masked, carried=carried, many_legs=True, dtype=dtype, shapes=((2, 450, 2),))
+    Norm(True, 16, many_parts, masked=masked, carried=carried, short_parts=True, dtype=dtype, shapes=((2, 450, 2),))
     for dtype in (torch.float32, torch.float16)
     for many_parts, masked, carried in ((False, True, True), (True, False, False))
 ]

@@ -79,8 +79,8 @@ def test_norm_attention(case, monkeypatch):
 
     # At most a dozen programs, so that parts are more than a chunk long.
     monkeypatch.setattr(kernel_plan, "wanted_parts", lambda pairs, *_: -(-12 // pairs) if case.many_parts else 1)
-    if case.many_legs:
-        monkeypatch.setattr(kernel_plan, "_LONGEST_LEG", 128)
+    if case.short_parts:
+        monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 128)
     monkeypatch.setattr(kernel_plan, "_AT_ONCE", 0 if case.limited else 10**9)
     d, e = case.d, case.e or case.d
     for batch, length, heads in case.shapes:
@@ -127,6 +127,9 @@ def test_the_first_tokens_of_a_long_text_keep_their_gradient():
         (16, 2048, 8, 64, 2048),
         (4, 8192, 8, 64, 1024),
         (1, 32768, 8, 64, 1024),
+        (16, 8192, 8, 64, 2048),
+        (1, 2**20, 8, 64, 2048),
+        (32, 8192, 8, 128, 8192),
         (16, 1024, 2, 32, 128),
         (4, 8192, 16, 128, 1024),
         (1, 1000, 3, 96, 128),

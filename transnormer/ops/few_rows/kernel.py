@@ -18,7 +18,7 @@ from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of
 MOST_ROWS = 64
 # Columns of a program, few, so that a narrow layer has programs for most of an H200's 132 multiprocessors; and inputs
 # at a time, of which all but the last few are on their way before the first product.
-_COLUMNS, _INPUTS, _STAGES = 16, 128, 4
+_COLUMNS, _INPUTS, _STAGES = 16, 256, 3
 
 
 def why_not(*, device: str, x: Tensor | None = None, **_: Any) -> str | None:

@@ -77,7 +77,8 @@ def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     borders = _nothing(out)
     if kind == "norm":
-        borders = Plan(q, q, mask, causal, phi).kept_states(q)
+        plan = Plan(q, q, mask, causal, phi)
+        borders = plan.states(q, plan.parts + 1 if causal else 1)
     if not _keeps(q):
         return out, borders, _nothing(q), _nothing(q)
     return out, borders, torch.empty_like(out), torch.empty_like(out)

@@ -1,9 +1,9 @@
 """NormAttention in Triton: φ on load, a float32 state in registers, any number of heads, any length.
 
 Time is cut into P parts so that B·H·P programs fill the GPU: one part where there are many heads, several where there
-are few; then a first pass sums kᵀv over each part. With one part and a head size up to 64, forward moves 4 tensors and
+are few; then a first pass sums kᵀv over each part. Uncut and with a head size up to 64, forward moves 4 tensors and
 backward 7: the backward *undoes* the state chunk by chunk, S before a chunk = S after it − kᵀv, which works because
-nothing decays. A state is stored for every leg of some thousand tokens only, where the undoing begins anew.
+nothing decays. It is stored at the borders of parts of 2,048 tokens only, from which the undoing begins anew.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
 def _op(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, states at the borders of the legs (the last is the final one), and Σ out² [B, T, H] if `squared`."""
+    """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = plan.squares(q) if squared else None
@@ -63,11 +63,12 @@ def _op(
         )  # fmt: skip
         return out, total, _by_time(squares, q)
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
-    causal_forward[plan.grid()](
-        q, k, v, out, squares, borders, mask, *plan.walk_in_legs(plan.forward_chunk),
-        *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
-        STARTS_AT_ZERO=plan.parts == 1 and state is None, WRITES_END=plan.parts == 1, SQUARED=squared,
-    )  # fmt: skip
+    for turn in plan.turns():
+        causal_forward[plan.grid()](
+            q, k, v, out, squares, borders, mask, *plan.walk(plan.forward_chunk), turn, *strides_of(q, k, v, out),
+            *plan.last, **plan.forward_tiles(), STARTS_AT_ZERO=plan.in_turn and turn == 0 and state is None,
+            WRITES_END=plan.in_turn, SQUARED=squared,
+        )  # fmt: skip
     return out, borders, _by_time(squares, q)
 
 
@@ -82,7 +83,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = _by_time(plan.squares(q) if squared else None, q)
-    return out, plan.kept_states(q), squares
+    return out, plan.states(q, plan.parts + 1 if causal else 1), squares
 
 
 @kernel_op("transnormer::norm_attention_backward")
@@ -135,20 +136,20 @@ def backward_into(
         return dtotal
 
     dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
-    one_part = plan.parts == 1
-    ends_at_zero = one_part and dfinal is None
+    walk, ends_at_zero = plan.walk(plan.chunk), plan.in_turn and dfinal is None
     if not plan.wide:
-        causal_backward[plan.grid()](
-            q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *plan.walk_in_legs(plan.chunk),
-            *strides_of(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero,
-            WRITES_START=one_part, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
-        )  # fmt: skip
+        for turn in reversed(plan.turns()):
+            causal_backward[plan.grid()](
+                q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *walk, turn,
+                *strides_of(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles,
+                ENDS_AT_ZERO=ends_at_zero and turn == plan.turns()[-1], WRITES_START=plan.in_turn,
+                SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
+            )  # fmt: skip
         return dborders
-    walk = plan.walk(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
         q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,
-        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=one_part and not carried, SQUARED=squared.used,
+        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_turn and not carried, SQUARED=squared.used,
     )  # fmt: skip
     causal_dk[plan.grid(by_d["PIECES"])](
         q, k, v, do, dk, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dk), *squared.strides,
@@ -156,7 +157,7 @@ def backward_into(
     )  # fmt: skip
     causal_dv[plan.grid(by_e["PIECES"])](
         q, k, do, dv, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, do, dv), *squared.strides,
-        *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=one_part,
+        *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_turn,
         SQUARED=squared.used,
     )  # fmt: skip
     return dborders
@@ -164,9 +165,8 @@ def backward_into(
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, mask, _carried, causal, phi = call
-    plan = Plan(q, v, mask, causal, phi)
-    return *room_for_gradients(q, v), plan.states(q, plan.parts + 1 if causal else 1)
+    *_, borders, _mask, _carried, _causal, _phi = call
+    return *room_for_gradients(q, v), torch.empty_like(borders)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

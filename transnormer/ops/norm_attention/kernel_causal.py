@@ -30,20 +30,20 @@ from transnormer.ops.norm_attention.kernel_tiles import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_part"])
 def causal_forward(
-    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_part, chunks_per_leg, legs,
+    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_part, first_part,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
     SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S."""
-    part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    part, batch, head = first_part + tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
     squares = SQUARES + (batch * H + head) * T if SQUARED else SQUARES
-    bounds = BOUNDS + ((batch * H + head) * (P * legs + 1) + part * legs) * D * E
+    bounds = BOUNDS + ((batch * H + head) * (P + 1) + part) * D * E
     # The transpose is vᵀφ(k): v comes as it was loaded, φ(k) is laid out once. A fifth fewer instructions than φ(k)ᵀv.
     if STARTS_AT_ZERO:
         state_t = tl.zeros((BE, BD), tl.float32)
@@ -56,37 +56,33 @@ def causal_forward(
     v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
     q_base, k_base = Q + batch * q_b + head * q_h + row * q_t, K + batch * k_b + head * k_h + row * k_t
     v_base, o_base = V + batch * v_b + head * v_h + row * v_t, O + batch * o_b + head * o_h + row * o_t
-    end = min(first + chunks_per_part, chunks)
-    for leg in range(legs):
-        for chunk in range(first + leg * chunks_per_leg, min(first + (leg + 1) * chunks_per_leg, end)):
-            rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-            q = phi(load_tile(q_base, q_at, d, inside, D, WHOLE, "evict_first"), d, PHI, D, D < BD)
-            k = phi(load_tile(k_base, k_at, d, inside, D, WHOLE, ""), d, PHI, D, D < BD)
-            k = keep(k, real, not WHOLE)
-            v = load_tile(v_base, v_at, e, inside, E, WHOLE, "")
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-            out = product(q, tl.trans(ready_t))
-            scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
-            out = product(operand(scores, half, C), v, out)
-            out = keep(out, real, HAS_MASK)
-            store_tile(o_base, o_at, e, inside, E, out, WHOLE)
-            store_squares(squares, rows, inside, out, SQUARED)
-            state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
-            # Rounded in the turn that made it: a product in flight over the end of a turn makes all run one by one.
-            ready_t = operand(state_t, half, C)
-            q_base += C * q_t
-            k_base += C * k_t
-            v_base += C * v_t
-            o_base += C * o_t
-        if leg + 1 < legs:
-            store_state(bounds + (leg + 1) * D * E, d[None, :], e[:, None], D, E, state_t)
+    for chunk in range(first, min((part + 1) * chunks_per_part, chunks)):
+        rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
+        q = phi(load_tile(q_base, q_at, d, inside, D, WHOLE, "evict_first"), d, PHI, D, D < BD)
+        k = phi(load_tile(k_base, k_at, d, inside, D, WHOLE, ""), d, PHI, D, D < BD)
+        k = keep(k, real, not WHOLE)
+        v = load_tile(v_base, v_at, e, inside, E, WHOLE, "")
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        out = product(q, tl.trans(ready_t))
+        scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
+        out = product(operand(scores, half, C), v, out)
+        out = keep(out, real, HAS_MASK)
+        store_tile(o_base, o_at, e, inside, E, out, WHOLE)
+        store_squares(squares, rows, inside, out, SQUARED)
+        state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
+        # Rounded in the turn that made it: a product in flight over the end of a turn makes all of them run one by one.
+        ready_t = operand(state_t, half, C)
+        q_base += C * q_t
+        k_base += C * k_t
+        v_base += C * v_t
+        o_base += C * o_t
     if WRITES_END:
-        store_state(bounds + legs * D * E, d[None, :], e[:, None], D, E, state_t)
+        store_state(bounds + D * E, d[None, :], e[:, None], D, E, state_t)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_part"])
 def causal_backward(
-    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part, chunks_per_leg, legs,
+    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part, first_part,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
@@ -94,15 +90,15 @@ def causal_backward(
     SQUARED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64."""
-    part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    part, batch, head = first_part + tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
-    bounds = BOUNDS + ((batch * H + head) * (P * legs + 1) + part * legs) * D * E
-    dbounds = DBOUNDS + ((batch * H + head) * (P + 1) + part) * D * E
+    end = ((batch * H + head) * (P + 1) + part + 1) * D * E
+    minus_t = -load_state(BOUNDS + end, d[None, :], e[:, None], D, E)  # [E, D], what is left of -S
     if ENDS_AT_ZERO:
         dstate_t = tl.zeros((BE, BD), tl.float32)
     else:
-        dstate_t = load_state(dbounds + D * E, d[None, :], e[:, None], D, E)
+        dstate_t = load_state(DBOUNDS + end, d[None, :], e[:, None], D, E)
     dready_t = operand(dstate_t, half, C)
     q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
     v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
@@ -112,48 +108,43 @@ def causal_backward(
     earlier = local[:, None] >= local[None, :]  # queries down, keys across
     later = local[None, :] >= local[:, None]  # keys down, queries across
     first = part * chunks_per_part
-    for turn in range(legs):
-        leg = legs - 1 - turn
-        low = first + leg * chunks_per_leg
-        high = min(low + chunks_per_leg, min(first + chunks_per_part, chunks))
-        # [E, D], what is left of -S
-        minus_t = -load_state(bounds + (leg + 1) * D * E, d[None, :], e[:, None], D, E)
-        for step in range(high - low):
-            row = ((high - 1 - step) * C).to(tl.int64)
-            _, inside, real = chunk_rows(high - 1 - step, T, MASK, batch, mask_b, C, HAS_MASK)
-            q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, WHOLE, "")
-            k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, WHOLE, "")
-            v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, WHOLE, "")
-            do = load_gradient_tile(
-                DO + batch * o_b + head * o_h, out_head, dsquares_head, row, o_at, out_at, local, e, inside, o_t, s_t,
-                H, E, SQUARED, WHOLE,
-            )  # fmt: skip
-            do = keep(do, real, HAS_MASK)
-            q = keep(phi(q_raw, d, PHI, D, D < BD), real, not WHOLE)
-            k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
-            dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
+    last = min((part + 1) * chunks_per_part, chunks) - 1
+    for step in range(last - first + 1):
+        row = ((last - step) * C).to(tl.int64)
+        _, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
+        q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, WHOLE, "")
+        k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, WHOLE, "")
+        v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, WHOLE, "")
+        do = load_gradient_tile(
+            DO + batch * o_b + head * o_h, out_head, dsquares_head, row, o_at, out_at, local, e, inside, o_t, s_t, H,
+            E, SQUARED, WHOLE,
+        )  # fmt: skip
+        do = keep(do, real, HAS_MASK)
+        q = keep(phi(q_raw, d, PHI, D, D < BD), real, not WHOLE)
+        k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
+        dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
-            minus_t = tl.dot(tl.trans(v), k, minus_t, input_precision="ieee")
-            dscores = tl.where(earlier, tl.dot(do, tl.trans(v), input_precision="ieee"), 0.0)
-            dq = product(do, operand(-minus_t, half, C))
-            dq = product(operand(dscores, half, C), k, dq)
-            store_tile(DQ + dq_row, dq_at, d, inside, D, dq * phi_slope(q_raw, PHI), WHOLE)
+        minus_t = tl.dot(tl.trans(v), k, minus_t, input_precision="ieee")
+        dscores = tl.where(earlier, tl.dot(do, tl.trans(v), input_precision="ieee"), 0.0)
+        dq = product(do, operand(-minus_t, half, C))
+        dq = product(operand(dscores, half, C), k, dq)
+        store_tile(DQ + dq_row, dq_at, d, inside, D, dq * phi_slope(q_raw, PHI), WHOLE)
 
-            dscores_t = tl.where(later, tl.dot(v, tl.trans(do), input_precision="ieee"), 0.0)
-            dk = product(v, dready_t)
-            dk = product(operand(dscores_t, half, C), q, dk)
-            dk = keep(dk * phi_slope(k_raw, PHI), real, HAS_MASK)
-            store_tile(DK + dq_row, dq_at, d, inside, D, dk, WHOLE)
+        dscores_t = tl.where(later, tl.dot(v, tl.trans(do), input_precision="ieee"), 0.0)
+        dk = product(v, dready_t)
+        dk = product(operand(dscores_t, half, C), q, dk)
+        dk = keep(dk * phi_slope(k_raw, PHI), real, HAS_MASK)
+        store_tile(DK + dq_row, dq_at, d, inside, D, dk, WHOLE)
 
-            scores_t = tl.where(later, tl.dot(k, tl.trans(q), input_precision="ieee"), 0.0)
-            dv = product(k, tl.trans(dready_t))
-            dv = product(operand(scores_t, half, C), do, dv)
-            store_tile(DV + dv_row, dv_at, e, inside, E, dv, WHOLE)
+        scores_t = tl.where(later, tl.dot(k, tl.trans(q), input_precision="ieee"), 0.0)
+        dv = product(k, tl.trans(dready_t))
+        dv = product(operand(scores_t, half, C), do, dv)
+        store_tile(DV + dv_row, dv_at, e, inside, E, dv, WHOLE)
 
-            dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
-            dready_t = operand(dstate_t, half, C)  # in the turn that made it, as in the forward
+        dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
+        dready_t = operand(dstate_t, half, C)  # in the turn that made it, as in the forward
     if WRITES_START:
-        store_state(dbounds, d[None, :], e[:, None], D, E, dstate_t)
+        store_state(DBOUNDS + end - D * E, d[None, :], e[:, None], D, E, dstate_t)
 
 
 # Above a head size of 64 the two states of `causal_backward` do not fit into registers: one walk per gradient, each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ _LONGEST_CHUNK = 128
 _SHARED_BY_LONGEST = 200 * 1024
 # Two programs on each of an H200's 132 multiprocessors: as many as it has registers for.
 _AT_ONCE = 264
-# Tokens over which the backward undoes a state; there it finds the next one stored. Tensor cores round sums towards
-# zero, so what is left at the end grows with the square of that length: a sixth of the first token's dq after 8,192
-# tokens whose values have a mean of one, a hundredth after 2,048.
-_LONGEST_LEG = 2048
+# Tokens over which the backward undoes a state. Tensor cores round sums towards zero, so what is left of it grows with
+# the square of their number: where values have a mean of one, 7.5 % of the first token's dq after 8,192 tokens, 1.9 %
+# after 4,096 and 0.5 % after 2,048, where rounding to bfloat16 makes 0.3 % (an H200).
+_LONGEST_UNDONE = 2048
 
 
 def wanted_parts(pairs: int, width: int, causal: bool) -> int:
@@ -43,7 +44,6 @@ class Plan:
     """How one call is cut into chunks, parts and programs."""
 
     def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int) -> None:
-        self.causal = causal
         self.batch, self.length, self.heads, self.d = q.shape
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
@@ -56,11 +56,12 @@ class Plan:
         self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
+        # Without a cut the parts take turns, and hand the state on: a launch each, and no first pass.
+        self.in_turn = parts == 1
         self.part = triton.cdiv(chunks, parts) * self.forward_chunk
+        if causal and not self.wide:
+            self.part = min(self.part, _LONGEST_UNDONE)
         self.parts = triton.cdiv(self.length, self.part)
-        # Wide heads walk forward for each gradient that needs the state, and undo nothing.
-        self.leg = self.part if self.wide or not causal else min(self.part, _LONGEST_LEG)
-        self.legs = triton.cdiv(self.part, self.leg)
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
@@ -73,10 +74,6 @@ class Plan:
         """What a walk in such chunks is told: the length, how many chunks that is, and how many are a part."""
         return self.length, triton.cdiv(self.length, chunk), self.part // chunk
 
-    def walk_in_legs(self, chunk: int) -> tuple[int, int, int, int, int]:
-        """As `walk`, and how many chunks are a leg, and how many legs a part."""
-        return *self.walk(chunk), self.leg // chunk, self.legs
-
     def whole(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
         return not self.masked and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
@@ -87,7 +84,7 @@ class Plan:
         if self.wide:  # three stages of 128 rows would not fit
             return tiles | {"num_stages": 2}
         # With few registers a third program shares a multiprocessor; where none is left it would only slow the others.
-        waiting = self.parts * self.batch * self.heads > _AT_ONCE
+        waiting = math.prod(self.grid()) > _AT_ONCE
         return tiles | ({"maxnreg": 168} if waiting else {})
 
     def pieces(self, columns: int) -> dict[str, int]:
@@ -97,7 +94,11 @@ class Plan:
 
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
         """Programs of a walk: one for each part, batch row and piece of a head."""
-        return self.parts, self.batch, self.heads * pieces
+        return 1 if self.in_turn else self.parts, self.batch, self.heads * pieces
+
+    def turns(self) -> range:
+        """The first part of each launch of a walk."""
+        return range(self.parts if self.in_turn else 1)
 
     def grid_of_chunks(self) -> tuple[int, int, int]:
         """Programs where every chunk is one by itself."""
@@ -106,10 +107,6 @@ class Plan:
     def states(self, like: Tensor, count: int) -> Tensor:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
-
-    def kept_states(self, like: Tensor) -> Tensor:
-        """Room for the states that the backward needs: at the borders of all legs, or the one of both directions."""
-        return self.states(like, self.parts * self.legs + 1 if self.causal else 1)
 
     def squares(self, like: Tensor) -> Tensor:
         """Room for sums of squares [B, H, T]: a program writes those of its rows side by side."""
@@ -147,20 +144,16 @@ class Plan:
     def borders(
         self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, squared: Squared, backward: bool
     ) -> Tensor:
-        """The states at the borders of the parts, walked forward from `start` or backward; the walk writes the others.
-
-        [B, H, P + 1, D, E] backward, forward `kept_states`: those of the legs between them, too.
-        """
-        borders = self.states(x, self.parts + 1) if backward else self.kept_states(x)
-        if self.parts == 1:
+        """The states at the borders of the parts [B, H, P + 1, D, E], walked forward from `start` or backward."""
+        borders = self.states(x, self.parts + 1)
+        if self.in_turn:
             if start is not None:
-                borders[:, :, 1 if backward else 0] = start
-            return borders
+                borders[:, :, self.parts if backward else 0] = start
+            return borders  # the walk itself writes the others
         size, block = self.d * self.e, 1024
         scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared, backward), start, borders, self.parts, 1 if backward else self.legs, size,
-            start is None, backward, block,
-        )  # fmt: skip
+            self.sums(x, y, mask, squared, backward), start, borders, self.parts, size, start is None, backward, block
+        )
         return borders
 
 

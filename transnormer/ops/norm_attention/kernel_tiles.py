@@ -193,17 +193,11 @@ def part_sums(
 
 
 @triton.jit
-def scan_parts(
-    SUMS, START, BOUNDS, P, legs, size, STARTS_AT_ZERO: tl.constexpr, REVERSED: tl.constexpr, BLOCK: tl.constexpr
-):
-    """States at the P + 1 borders of the parts, from START and the sums of the parts; REVERSED begins at the end.
-
-    There is room for those of so many legs between them.
-    """
+def scan_parts(SUMS, START, BOUNDS, P, size, STARTS_AT_ZERO: tl.constexpr, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
+    """States at the P + 1 borders of the parts, from START and the sums of the parts; REVERSED begins at the end."""
     pair = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    bounds = BOUNDS + pair * (P * legs + 1) * size + at
     if STARTS_AT_ZERO:
         state = tl.zeros((BLOCK,), tl.float32)
     else:
@@ -211,6 +205,6 @@ def scan_parts(
     for step in range(P):
         part = P - 1 - step if REVERSED else step
         border = part + 1 if REVERSED else part
-        tl.store(bounds + border * legs * size, state, mask=inside)
+        tl.store(BOUNDS + (pair * (P + 1) + border) * size + at, state, mask=inside)
         state += tl.load(SUMS + (pair * P + part) * size + at, mask=inside, other=0.0)
-    tl.store(bounds + (0 if REVERSED else P) * legs * size, state, mask=inside)
+    tl.store(BOUNDS + (pair * (P + 1) + (0 if REVERSED else P)) * size + at, state, mask=inside)
