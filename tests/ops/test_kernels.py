@@ -127,8 +127,8 @@ def test_the_first_tokens_of_a_long_text_keep_their_gradient():
         (16, 2048, 8, 64, 2048),
         (4, 8192, 8, 64, 1024),
         (1, 32768, 8, 64, 1024),
-        (16, 8192, 8, 64, 2048),
-        (1, 2**20, 8, 64, 2048),
+        (16, 8192, 8, 64, 4096),
+        (1, 2**20, 8, 64, 4096),
         (32, 8192, 8, 128, 8192),
         (16, 1024, 2, 32, 128),
         (4, 8192, 16, 128, 1024),
@@ -147,6 +147,24 @@ def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
         _, chunks, chunks_per_part = plan.walk(chunk)
         assert chunks_per_part * chunk == part
         assert -(-chunks // chunks_per_part) == plan.parts == -(-length // part)
+
+
+@pytest.mark.parametrize("length", [1, 64, 4096, 4097, 8192, 10_000, 100_000])
+def test_parts_that_take_turns_hold_every_token_once_and_share_their_borders(length):
+    """In the chunks, parts and places that the kernels are told."""
+    from transnormer.ops.norm_attention.kernel_plan import Plan
+
+    q = torch.empty((64, length, 8, 64), device="meta")
+    plan = Plan(q, q, None, True, 0)
+    seen, border = 0, 0
+    for turn in plan.turns():
+        _, chunks, chunks_of_a_part = plan.walk(plan.chunk, turn.tokens)
+        assert turn.part * chunks_of_a_part == seen
+        assert turn.place + turn.part == border
+        seen, border = min((turn.part + 1) * chunks_of_a_part, chunks), border + 1
+    assert seen == -(-length // plan.chunk)
+    assert border == plan.parts
+    assert plan.grid()[0] == 1
 
 
 @here

@@ -3,7 +3,7 @@
 Time is cut into P parts so that B·H·P programs fill the GPU: one part where there are many heads, several where there
 are few; then a first pass sums kᵀv over each part. Uncut and with a head size up to 64, forward moves 4 tensors and
 backward 7: the backward *undoes* the state chunk by chunk, S before a chunk = S after it − kᵀv, which works because
-nothing decays. It is stored at the borders of parts of 2,048 tokens only, from which the undoing begins anew.
+nothing decays. It is stored after 4,096 tokens, 8,192, 16,384 and so on, from where the undoing begins anew.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _op(
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
     for turn in plan.turns():
         causal_forward[plan.grid()](
-            q, k, v, out, squares, borders, mask, *plan.walk(plan.forward_chunk), turn, *strides_of(q, k, v, out),
-            *plan.last, **plan.forward_tiles(), STARTS_AT_ZERO=plan.in_turn and turn == 0 and state is None,
-            WRITES_END=plan.in_turn, SQUARED=squared,
+            q, k, v, out, squares, borders[:, :, turn.place :], mask, *plan.walk(plan.forward_chunk, turn.tokens),
+            turn.part, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
+            STARTS_AT_ZERO=plan.in_turn and turn.part == 0 and state is None, WRITES_END=plan.in_turn, SQUARED=squared,
         )  # fmt: skip
     return out, borders, _by_time(squares, q)
 
@@ -136,16 +136,18 @@ def backward_into(
         return dtotal
 
     dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
-    walk, ends_at_zero = plan.walk(plan.chunk), plan.in_turn and dfinal is None
+    ends_at_zero = plan.in_turn and dfinal is None
     if not plan.wide:
-        for turn in reversed(plan.turns()):
+        last, *before = reversed(plan.turns())
+        for turn in (last, *before):
             causal_backward[plan.grid()](
-                q, k, v, do, dq, dk, dv, borders, dborders, *squared.tensors, mask, *walk, turn,
-                *strides_of(q, k, v, do, dq, dv), *squared.strides, *plan.last, **plan.tiles,
-                ENDS_AT_ZERO=ends_at_zero and turn == plan.turns()[-1], WRITES_START=plan.in_turn,
-                SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
+                q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :], *squared.tensors,
+                mask, *plan.walk(plan.chunk, turn.tokens), turn.part, *strides_of(q, k, v, do, dq, dv),
+                *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
+                WRITES_START=plan.in_turn, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
             )  # fmt: skip
         return dborders
+    walk = plan.walk(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     causal_dq[plan.grid(by_d["PIECES"])](
         q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,

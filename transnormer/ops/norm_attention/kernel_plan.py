@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,10 +19,10 @@ _LONGEST_CHUNK = 128
 _SHARED_BY_LONGEST = 200 * 1024
 # Two programs on each of an H200's 132 multiprocessors: as many as it has registers for.
 _AT_ONCE = 264
-# Tokens over which the backward undoes a state. Tensor cores round sums towards zero, so what is left of it grows with
-# the square of their number: where values have a mean of one, 7.5 % of the first token's dq after 8,192 tokens, 1.9 %
-# after 4,096 and 0.5 % after 2,048, where rounding to bfloat16 makes 0.3 % (an H200).
-_LONGEST_UNDONE = 2048
+# Tokens over which the backward undoes a state back to the first one. Tensor cores round sums towards zero, so what is
+# left of it grows with the square of their number. The gradient of the first eight queries is off by 0.6 % then, and by
+# 2.3 % after 8,192 tokens, where values have a mean of one (an H200; rounding to bfloat16 makes 0.2 %).
+_LONGEST_UNDONE = 4096
 
 
 def wanted_parts(pairs: int, width: int, causal: bool) -> int:
@@ -38,6 +38,14 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
         full = 512
         enough = full if width < _WIDEST_PIECE else full // 2
     return 1 if pairs >= enough else triton.cdiv(full, max(pairs, 1))
+
+
+class Turn(NamedTuple):
+    """A launch of a walk: its first part, how many tokens its parts have, and where the borders of part 0 would lie."""
+
+    part: int
+    tokens: int
+    place: int
 
 
 class Plan:
@@ -56,12 +64,13 @@ class Plan:
         self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
-        # Without a cut the parts take turns, and hand the state on: a launch each, and no first pass.
-        self.in_turn = parts == 1
         self.part = triton.cdiv(chunks, parts) * self.forward_chunk
         if causal and not self.wide:
             self.part = min(self.part, _LONGEST_UNDONE)
-        self.parts = triton.cdiv(self.length, self.part)
+        # Without a cut parts take turns and hand the state on, a launch each and no first pass. Each is as long as all
+        # before it: where the state is large, little is lost in undoing it.
+        self.in_turn = parts == 1
+        self.parts = _doublings(self.part, self.length) + 1 if self.in_turn else triton.cdiv(self.length, self.part)
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
@@ -70,9 +79,9 @@ class Plan:
         self.tiles |= {"num_warps": 8 if self.wide else 4, "num_stages": 3}
         self.last = (self.mask_stride, self.heads, self.parts)
 
-    def walk(self, chunk: int) -> tuple[int, int, int]:
+    def walk(self, chunk: int, tokens: int | None = None) -> tuple[int, int, int]:
         """What a walk in such chunks is told: the length, how many chunks that is, and how many are a part."""
-        return self.length, triton.cdiv(self.length, chunk), self.part // chunk
+        return self.length, triton.cdiv(self.length, chunk), (tokens or self.part) // chunk
 
     def whole(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
@@ -96,9 +105,13 @@ class Plan:
         """Programs of a walk: one for each part, batch row and piece of a head."""
         return 1 if self.in_turn else self.parts, self.batch, self.heads * pieces
 
-    def turns(self) -> range:
-        """The first part of each launch of a walk."""
-        return range(self.parts if self.in_turn else 1)
+    def turns(self) -> list[Turn]:
+        """The launches of a walk, from first to last.
+
+        After tokens 0 to n come those from n to 2n: part 1 of parts of n tokens, and so on with all of them as n.
+        """
+        after = range(self.parts - 1 if self.in_turn else 0)
+        return [Turn(0, self.part, 0), *(Turn(1, self.part * 2**place, place) for place in after)]
 
     def grid_of_chunks(self) -> tuple[int, int, int]:
         """Programs where every chunk is one by itself."""
@@ -167,6 +180,14 @@ class Squared:
 
 
 NOT_SQUARED = Squared(None, None)
+
+
+def _doublings(part: int, length: int) -> int:
+    """How often a part must be doubled to hold the length; by comparison, as in `_chunk`."""
+    count = 0
+    while part * 2**count < length:
+        count += 1
+    return count
 
 
 def _chunk(length: int, longest: int) -> int:
