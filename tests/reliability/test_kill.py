@@ -72,14 +72,21 @@ def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: 
     arguments = ("train", recipe, "train.steps=60", "train.save_every=5", "train.eval_every=20")
     calm = Case(forks, recipe, scratch / "calm", scratch / "storm")
     assert forks.run(*arguments, "--out", calm.undisturbed) == 0
-    generator = random.Random(1)
+    generator, journal = random.Random(1), calm.run / "journal.jsonl"
+
+    def written() -> int:
+        return journal.read_bytes().count(b"\n") if journal.is_file() else 0
+
     slow = ("slow", {"seconds": 0.01})
     pid = forks.start(*arguments, "--out", calm.run, fault=slow)
     deaths = 0
     while True:
         if deaths < 10:
             wait_until((calm.run / "config.yaml").is_file)
-            time.sleep(generator.uniform(0.05, 0.5))
+            # Not by the clock: on a busy machine a run may be over before this process is woken.
+            some = written() + generator.randint(1, 8)
+            wait_until(lambda some=some: written() >= some or (calm.run / "result.json").is_file())
+            time.sleep(generator.uniform(0.0, 0.02))
             os.kill(pid, generator.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         code = forks.wait(pid)
         if code == 0:
