@@ -1,5 +1,6 @@
 """Compile the kernels for an H200 (sm_90) where there is no GPU: python tests/ops/compile_for_hopper.py
 
+For others by capability and bytes of shared memory that a program may take: ... compile_for_hopper.py 89 101376.
 The interpreter runs kernels that the compiler refuses, and says nothing about registers. Here every kernel is built by
 Triton's compiler and launched into nothing; a line for each says what it takes of a multiprocessor.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -21,6 +23,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 
+from transnormer.ops import on_chip
 from transnormer.ops.decode_step import kernel as decode
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.few_rows import kernel as few_rows
@@ -39,16 +42,18 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 class NoDevice:
     """A driver of Triton's whose device takes every kernel and runs none."""
 
-    utils = SimpleNamespace(
-        get_device_properties=lambda device: {"max_shared_mem": SHARED_MEMORY, "multiprocessor_count": 132},
-        load_binary=lambda name, kernel, shared, device: (0, 0, 0, 0, 1024),
-    )
+    def __init__(self, capability: int = 90, shared_memory: int = SHARED_MEMORY) -> None:
+        self.capability = capability
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda device: {"max_shared_mem": shared_memory, "multiprocessor_count": 132},
+            load_binary=lambda name, kernel, shared, device: (0, 0, 0, 0, 1024),
+        )
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
         return lambda *arguments: None
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -113,7 +118,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
 
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
-    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32)):
+    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64)):
         for kind, causal, masked, dropout, squared in (
             ("softmax", True, False, 0.0, False),
             ("softmax", False, True, 0.1, False),
@@ -128,8 +133,9 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             }
 
             def run_diag(d=d, masked=masked, options=options):
-                q, k, v = tensors(*[(2, 512, 4, d)] * 3)
-                differentiated(*diag.diag_attention(q, k, v, mask=torch.ones(2, 512) if masked else None, **options))
+                (q, k, v), mask = tensors(*[(2, 512, 4, d)] * 3), torch.ones(2, 512) if masked else None
+                if diag.why_not(device="cuda", q=q, v=v, block_size=options["block_size"]) is None:
+                    differentiated(*diag.diag_attention(q, k, v, mask=mask, **options))
 
             yield f"diag d={d} masked={masked} {options}", run_diag
     for gain in (True, False):
@@ -143,9 +149,10 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for d, count, scope, everything in ((32, 128, "token", False), (32, 128, "text", True), (128, 256, "none", True)):
 
         def run_features(d=d, count=count, scope=scope, everything=everything):
-            (x,) = tensors((4, 512, 2, d))
+            (x,), weight = tensors((4, 512, 2, d)), torch.zeros(count, d)
             offset, mask = (torch.zeros(count), torch.ones(4, 512)) if everything else (None, None)
-            differentiated(features.random_features(x, torch.zeros(count, d), 0.5, 1e-4, scope, offset, mask))
+            if features.why_not(device="cuda", x=x, weight=weight) is None:
+                differentiated(features.random_features(x, weight, 0.5, 1e-4, scope, offset, mask))
 
         yield f"features d={d} {count} {scope} mask and offset={everything}", run_features
     for d, phi in ((64, "1+elu"), (32, "identity")):
@@ -198,12 +205,13 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "cross-entropy", run_cross_entropy
 
 
-def main() -> None:
-    triton.runtime.driver.set_active(NoDevice())
+def main(capability: int = 90, shared_memory: int = SHARED_MEMORY) -> None:
+    triton.runtime.driver.set_active(NoDevice(capability, shared_memory))
+    on_chip.MOST = shared_memory
     for name, run in cases():
         for row in compiled(run):
             print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

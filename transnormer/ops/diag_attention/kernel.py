@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from transnormer.ops.autocast import in_autocast_dtype
+from transnormer.ops.autocast import in_autocast_dtype, matmul_dtype
 from transnormer.ops.diag_attention.kernel_block import block_backward, block_forward
 from transnormer.ops.launch import (
     as_mask_bytes,
@@ -22,10 +22,11 @@ from transnormer.ops.launch import (
     room_for_gradients,
     too_large_in_float32,
 )
+from transnormer.ops.on_chip import shared_memory
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
-# Columns of a key and of a value together that a block of more than 64 rows has shared memory for (229,376 bytes).
-_MOST_COLUMNS_OF_LONG_BLOCKS = 384
+# Numbers of shared memory that the backward takes for each one of a key and a value: two and a half, at most.
+_KEPT_ON_CHIP = 2.5
 
 
 def why_not(
@@ -39,11 +40,13 @@ def why_not(
     """Why this call cannot run here, or None."""
     if block_size > MAX_BLOCK:
         return f"block_size {block_size} is above {MAX_BLOCK}: a block must fit one tile"
-    if q is not None and v is not None and power_of_two(block_size) == MAX_BLOCK:
-        columns = power_of_two(q.shape[-1]) + power_of_two(v.shape[-1])
-        if columns > _MOST_COLUMNS_OF_LONG_BLOCKS:
-            return f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit on chip"
-    return cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
+    problem = cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
+    if problem is not None or q is None or v is None:
+        return problem
+    columns = power_of_two(q.shape[-1]) + power_of_two(v.shape[-1])
+    if _KEPT_ON_CHIP * power_of_two(block_size) * columns * matmul_dtype(q).itemsize > shared_memory(q.device):
+        return f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit on chip"
+    return None
 
 
 _LOG2_E = 1.4426950408889634

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
 from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
+from transnormer.ops.on_chip import launch
 
 MOST_ROWS = 64
 # Columns of a program, few, so that a narrow layer has programs for most of an H200's 132 multiprocessors; and inputs
@@ -105,7 +106,8 @@ def _linears_op(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tenso
     # The kernel has three places; what no program asks for may be anything.
     places = [*zip(weights, biases, strict=True)] + [(weights[0], biases[0])] * (3 - layers)
     read = [tensor.contiguous() for pair in zip(*places, strict=True) for tensor in pair]
-    _linears[(triton.cdiv(width, _COLUMNS), layers)](x.contiguous(), *read, y, rows, **_options(rows, width, size))
+    grid = (triton.cdiv(width, _COLUMNS), layers)
+    launch(_linears, grid)(x.contiguous(), *read, y, rows, **_options(rows, width, size))
     return y
 
 
@@ -122,7 +124,8 @@ def _gated_op(
     (rows, size), width = x.shape, gate_weight.shape[0]
     y = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     read = [tensor.contiguous() for tensor in (x, gate_weight, up_weight, gate_bias, up_bias)]
-    _gated[(triton.cdiv(width, _COLUMNS),)](*read, y, rows, **_options(rows, width, size), ACTIVATION=activation)
+    grid = (triton.cdiv(width, _COLUMNS),)
+    launch(_gated, grid)(*read, y, rows, **_options(rows, width, size), ACTIVATION=activation)
     return y
 
 

@@ -33,6 +33,7 @@ from transnormer.ops.norm_attention.kernel_causal import (
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan, Squared, strides_of
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
+from transnormer.ops.on_chip import launch
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
@@ -57,14 +58,14 @@ def _op(
     squares = plan.squares(q) if squared else None
     if not causal:
         total, rounded, _ = plan.total(k, v, mask, state, NOT_SQUARED)
-        full_forward[plan.grid_of_chunks()](
+        launch(full_forward, plan.grid_of_chunks())(
             q, rounded, out, squares, mask, plan.length, *strides_of(q, out), plan.mask_stride, plan.heads,
             **plan.tiles, SQUARED=squared, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return out, total, _by_time(squares, q)
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
     for turn in plan.turns():
-        causal_forward[plan.grid()](
+        launch(causal_forward, plan.grid())(
             q, k, v, out, squares, borders[:, :, turn.place :], mask, *plan.walk(plan.forward_chunk, turn.tokens),
             turn.part, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
             STARTS_AT_ZERO=plan.in_turn and turn.part == 0 and state is None, WRITES_END=plan.in_turn, SQUARED=squared,
@@ -128,7 +129,7 @@ def backward_into(
     do = near_rows(do)
     if not causal:
         dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, squared, other=borders)
-        full_backward[plan.grid_of_chunks()](
+        launch(full_backward, plan.grid_of_chunks())(
             q, k, v, do, dq, dk, dv, rounded, drounded, *squared.tensors, mask, plan.length,
             *strides_of(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
             SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
@@ -140,7 +141,7 @@ def backward_into(
     if not plan.wide:
         last, *before = reversed(plan.turns())
         for turn in (last, *before):
-            causal_backward[plan.grid()](
+            launch(causal_backward, plan.grid())(
                 q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :], *squared.tensors,
                 mask, *plan.walk(plan.chunk, turn.tokens), turn.part, *strides_of(q, k, v, do, dq, dv),
                 *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
@@ -149,15 +150,15 @@ def backward_into(
         return dborders
     walk = plan.walk(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
-    causal_dq[plan.grid(by_d["PIECES"])](
+    launch(causal_dq, plan.grid(by_d["PIECES"]))(
         q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,
         *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_turn and not carried, SQUARED=squared.used,
     )  # fmt: skip
-    causal_dk[plan.grid(by_d["PIECES"])](
+    launch(causal_dk, plan.grid(by_d["PIECES"]))(
         q, k, v, do, dk, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dk), *squared.strides,
         *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero, SQUARED=squared.used,
     )  # fmt: skip
-    causal_dv[plan.grid(by_e["PIECES"])](
+    launch(causal_dv, plan.grid(by_e["PIECES"]))(
         q, k, do, dv, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, do, dv), *squared.strides,
         *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_turn,
         SQUARED=squared.used,

@@ -12,6 +12,7 @@ from torch import Tensor
 from transnormer.ops.launch import power_of_two
 from transnormer.ops.norm_attention.kernel_full import total_of_parts
 from transnormer.ops.norm_attention.kernel_tiles import part_sums, scan_parts
+from transnormer.ops.on_chip import launch, shared_memory
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -60,7 +61,7 @@ class Plan:
             self.bd, self.be = max(self.bd, _WIDEST_PIECE), max(self.be, _WIDEST_PIECE)
         self.chunk = _chunk(self.length, 64)
         # Both directions share the borders of the parts: a part is a whole number of either's chunks.
-        longest = _LONGEST_CHUNK if causal and self.wide and _has_shared_memory(q.device) else 64
+        longest = _LONGEST_CHUNK if causal and self.wide and shared_memory(q.device) >= _SHARED_BY_LONGEST else 64
         self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
@@ -128,7 +129,7 @@ class Plan:
     def sums(self, x: Tensor, y: Tensor, mask: Tensor | None, squared: Squared, backward: bool) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
         sums = self.states(x, self.parts)
-        part_sums[self.grid()](
+        launch(part_sums, self.grid())(
             x, y, sums, *squared.tensors, mask, *self.walk(self.chunk), *strides_of(x, y), *squared.strides, *self.last,
             **self.tiles, SQUARED=squared.used, WHOLE=self.whole(self.chunk), REVERSED=not backward,
         )  # fmt: skip
@@ -196,15 +197,6 @@ def _chunk(length: int, longest: int) -> int:
     By comparison: a compiler then keeps one graph for a range of lengths, and not one for each.
     """
     return next((size for size in (16, 32, 64) if length <= size), longest)
-
-
-def _has_shared_memory(device: torch.device) -> bool:
-    """Whether a program may take as much of it as the longest chunk needs; the interpreter has no limit."""
-    if device.type != "cuda":
-        return True
-    index = torch.cuda.current_device() if device.index is None else device.index
-    properties: dict[str, int] = triton.runtime.driver.active.utils.get_device_properties(index)
-    return properties["max_shared_mem"] >= _SHARED_BY_LONGEST
 
 
 def strides_of(*tensors: Tensor) -> list[int]:

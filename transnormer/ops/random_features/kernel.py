@@ -14,12 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.launch import as_mask_bytes, cannot_launch, interpreting, kernel_op, near_rows, power_of_two
+from transnormer.ops.on_chip import shared_memory
 
 _TOKEN, _TEXT, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
 _SCOPES = {"token": _TOKEN, "text": _TEXT, "none": _NONE, "batch": _BATCH}
 MAX_HEAD_DIM = 128
 MAX_FEATURES = 256
 _ROWS = 64
+# Numbers of shared memory that the backward takes for each one of the weight, at most.
+_KEPT_ON_CHIP = 3
 # With more weights than these, twice as many warps share the registers.
 _FEW_WEIGHTS = 128 * 64
 
@@ -29,9 +32,14 @@ def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = Non
     problem = cannot_launch(device, x, None, MAX_HEAD_DIM)
     if problem is None and x is not None and x.dtype == torch.float32 and not interpreting():
         return "dtype float32; the kernel takes bfloat16 and float16"
-    if problem is None and weight is not None and weight.shape[0] > MAX_FEATURES:
-        return f"{weight.shape[0]} features are above {MAX_FEATURES}"
-    return problem
+    if problem is not None or x is None or weight is None:
+        return problem
+    features = weight.shape[0]
+    if features > MAX_FEATURES:
+        return f"{features} features are above {MAX_FEATURES}"
+    if _KEPT_ON_CHIP * power_of_two(features) * power_of_two(x.shape[-1]) * x.element_size() > shared_memory(x.device):
+        return f"a weight of {features} features for heads of {x.shape[-1]} does not fit on chip"
+    return None
 
 
 @triton.jit

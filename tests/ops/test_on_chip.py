@@ -1,0 +1,71 @@
+"""Kernels on GPUs with less shared memory than an H100: found out by compiling for them, where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from transnormer.ops.backend import explain
+
+pytest.importorskip("triton", reason="triton is not installed")
+from triton.runtime.errors import OutOfResources
+
+from transnormer.ops import on_chip
+
+
+class Kernel:
+    """One that takes 40,000 bytes a stage, launched on a device that has so many."""
+
+    def __init__(self, has: int) -> None:
+        self.has, self.tried = has, []
+
+    def __getitem__(self, grid):
+        def run(*arguments, num_stages, **options):
+            self.tried.append(num_stages)
+            if num_stages * 40_000 > self.has:
+                raise OutOfResources(num_stages * 40_000, self.has, "shared memory")
+
+        return run
+
+
+def test_a_launch_takes_as_many_stages_as_fit_and_remembers():
+    kernel, x = Kernel(has=100_000), torch.zeros(2)
+    for _ in range(2):
+        on_chip.launch(kernel, (1,))(x, num_stages=3, D=64)
+    assert kernel.tried == [3, 2, 2]
+    on_chip.launch(kernel, (1,))(x.half(), num_stages=3, D=64)
+    on_chip.launch(kernel, (1,))(x, num_stages=3, D=32)
+    assert kernel.tried[3:] == [3, 2, 3, 2], "kernels that are compiled otherwise may fit"
+    with pytest.raises(OutOfResources):
+        on_chip.launch(Kernel(has=30_000), (1,))(x, num_stages=3)
+
+
+@pytest.mark.parametrize(("memory", "backend"), [(on_chip.MOST, "triton"), (101_376, "torch")])
+def test_what_does_not_fit_at_all_is_left_to_pytorch(memory, backend, monkeypatch):
+    monkeypatch.setattr(on_chip, "MOST", memory)
+    q = torch.empty((1, 256, 1, 128), dtype=torch.bfloat16, device="meta")
+    weight = torch.empty((256, 128), device="meta")
+    for choice in (
+        explain("diag_attention", "cuda", q=q, k=q, v=q, block_size=128),
+        explain("random_features", "cuda", x=q, weight=weight),
+    ):
+        assert choice.backend == backend
+        assert ("does not fit on chip" in choice.reason) == (backend == "torch")
+    assert explain("diag_attention", "cuda", q=q, k=q, v=q, block_size=64).backend == "triton"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "memory"), [(80, 166_912), (89, 101_376)])
+def test_every_kernel_fits_smaller_gpus(capability, memory, tmp_path):
+    """An A100, and what a GeForce, an L4 or an L40S have."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    script = Path(__file__).with_name("compile_for_hopper.py")
+    command = [sys.executable, str(script), str(capability), str(memory)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
+    assert "causal_backward" in done.stdout
