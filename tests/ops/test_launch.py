@@ -11,7 +11,12 @@ from torch import Tensor
 
 import transnormer as tn
 from transnormer.generate import decoder
+from transnormer.ops import launch
+from transnormer.ops.backend import explain
 from transnormer.ops.launch import kernel_op
+
+pytest.importorskip("triton", reason="triton is not installed")
+from transnormer.ops.on_chip import shared_memory
 
 
 @pytest.fixture
@@ -49,6 +54,26 @@ def test_every_op_that_launches_a_kernel_is_guarded():
     sources = {path: path.read_text() for path in Path(tn.ops.__file__).parent.rglob("*.py")}
     unguarded = [str(path) for path, text in sources.items() if "@torch.library.custom_op" in text]
     assert not unguarded, "use transnormer.ops.launch.kernel_op"
+
+
+def test_gpus_without_tensor_cores_are_left_to_pytorch(monkeypatch):
+    q = torch.empty((1, 64, 1, 16), dtype=torch.float16, device="meta")
+    assert explain("norm_attention", "cuda", q=q, k=q, v=q).backend == "triton"
+    monkeypatch.setattr(launch, "capability", lambda device: 75)
+    for op in ("norm_attention", "diag_attention", "joined_attention", "rotate"):
+        choice = explain(op, "cuda", q=q, k=q, v=q)
+        assert (choice.backend, "capability 7.5" in choice.reason) == ("torch", True)
+
+
+def test_what_a_device_has_is_a_constant_to_a_compiler():
+    """Kernels are chosen inside of compiled models."""
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def double_where_it_fits(x: Tensor) -> Tensor:
+        return 2 * x if launch.capability(x.device) >= 80 and x.numel() < shared_memory(x.device) else x
+
+    for length in (3, 4, 5):
+        assert torch.equal(double_where_it_fits(torch.ones(length)), torch.full((length,), 2.0))
 
 
 def test_a_decoder_is_recorded_on_the_device_of_its_model(entered, monkeypatch):

@@ -16,6 +16,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
 _MOST_TEXTS = 65_535  # CUDA's limit on the second dimension of a grid
+_OLDEST_GPU = 80  # compute capability 8.0; for those before it Triton has no tensor cores, and tiles spill kilobytes
 ANY_WIDTH = 2**31  # for kernels that walk over their columns in blocks, or check them otherwise
 
 
@@ -42,6 +43,15 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
+@torch.compiler.assume_constant_result
+def capability(device: torch.device) -> int:
+    """The compute capability of a GPU, 90 for 9.0; of whatever else kernels are interpreted on, the least there is."""
+    if device.type != "cuda":
+        return _OLDEST_GPU
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim: int) -> str | None:
     """Why no kernel can run on these tensors, or None. Without tensors only the machine is looked at."""
     if device != "cuda" and not interpreting():
@@ -49,6 +59,8 @@ def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim:
     for x in (q, v):
         if x is None:
             continue
+        if (found := capability(x.device)) < _OLDEST_GPU:
+            return f"the GPU has compute capability {found / 10}; kernels are for {_OLDEST_GPU / 10} and above"
         if x.dtype not in _DTYPES:
             return f"dtype {str(x.dtype).removeprefix('torch.')}; kernels take bfloat16, float16 and float32"
         if x.dim() == 4 and x.shape[0] > _MOST_TEXTS:
