@@ -262,7 +262,7 @@ def test_greedy_equals_generate_in_half_precision(method: str, batch: int) -> No
     # Activations were rounded: where all scores of a ReLU but a few are zero, rounding alone makes a gap of 1 once in
     # some thousand tokens, in the parallel forward as well. A wrong text or a wrong step has gaps of 2 all along.
     assert gap.mean(dim=1).max() < 0.1
-    assert gap.mean(dim=0).max() < 0.5
+    assert batch == 1 or gap.mean(dim=0).max() < 0.5
 
 
 @pytest.mark.gpu

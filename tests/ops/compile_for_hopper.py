@@ -118,7 +118,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
 
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
-    for d, block in ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64)):
+    alike = ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64))
+    for d, e, block in (*((d, d, block) for d, block in alike), (128, 16, 128), (32, 256, 64)):
         for kind, causal, masked, dropout, squared in (
             ("softmax", True, False, 0.0, False),
             ("softmax", False, True, 0.1, False),
@@ -132,12 +133,13 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                 "square_sums": squared,
             }
 
-            def run_diag(d=d, masked=masked, options=options):
-                (q, k, v), mask = tensors(*[(2, 512, 4, d)] * 3), torch.ones(2, 512) if masked else None
+            def run_diag(d=d, e=e, masked=masked, options=options):
+                q, k, v = tensors(*((2, 512, 4, size) for size in (d, d, e)))
+                mask = torch.ones(2, 512) if masked else None
                 if diag.why_not(device="cuda", q=q, v=v, block_size=options["block_size"]) is None:
                     differentiated(*diag.diag_attention(q, k, v, mask=mask, **options))
 
-            yield f"diag d={d} masked={masked} {options}", run_diag
+            yield f"diag d={d} e={e} masked={masked} {options}", run_diag
     for gain in (True, False):
 
         def run_rms(gain=gain):

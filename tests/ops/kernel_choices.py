@@ -65,8 +65,8 @@ def single(options: dict[str, tuple]) -> dict[str, tuple]:
 class Norm:
     """A way to call norm_attention.
 
-    `short_parts`: a state is stored every 128 tokens, `carried`: with a state before it, `squared`: with the sums of
-    squares, `limited`: as where many programs wait.
+    `short_parts`: a state is stored every 128 tokens, `carried`: with states before and after it, `squared`: with the
+    sums of squares, `limited`: as where many programs wait.
     """
 
     causal: bool
@@ -127,6 +127,9 @@ def _norm_on_a_gpu() -> list[Norm]:
         # Features beside values with a denominator: linear_elu, cosFormer and Performer, narrow and of 65 columns.
         cases += [replace(plain, d=d, e=e) for d, e in ((16, 17), (64, 33), (32, 20), (128, 17), (128, 33), (128, 65))]
     cases += [Norm(**row, causal=True, shapes=WHOLE) for row in covering(WHOLE_OPTIONS, 2)]
+    # Parts that take turns, from nothing.
+    for d, masked in product((16, 32, 64), (False, True)):
+        cases += [Norm(True, d, many_parts=False, masked=masked, short_parts=True)]
     cases += [replace(plain, shapes=WHOLE), Norm(True, 32, many_parts=True, dtype=torch.float32, shapes=WHOLE)]
     return cases
 
@@ -176,7 +179,7 @@ NORM_INTERPRETED = [
 NORM_INTERPRETED += [
     Norm(True, 16, many_parts, masked=masked, carried=carried, short_parts=True, dtype=dtype, shapes=((2, 450, 2),))
     for dtype in (torch.float32, torch.float16)
-    for many_parts, masked, carried in ((False, True, True), (True, False, False))
+    for many_parts, masked, carried in ((False, False, False), (False, True, True), (True, False, False))
 ]
 DIAG_INTERPRETED = [
     Diag(kind, d, causal, block_size, masked, dtype=dtype, e=e, shapes=((2, length, 2),))

@@ -16,7 +16,6 @@ from transnormer.ops.backend import explain
 from transnormer.ops.launch import kernel_op
 
 pytest.importorskip("triton", reason="triton is not installed")
-from transnormer.ops.on_chip import shared_memory
 
 
 @pytest.fixture
@@ -63,17 +62,6 @@ def test_gpus_without_tensor_cores_are_left_to_pytorch(monkeypatch):
     for op in ("norm_attention", "diag_attention", "joined_attention", "rotate"):
         choice = explain(op, "cuda", q=q, k=q, v=q)
         assert (choice.backend, "capability 7.5" in choice.reason) == ("torch", True)
-
-
-def test_what_a_device_has_is_a_constant_to_a_compiler():
-    """Kernels are chosen inside of compiled models."""
-
-    @torch.compile(fullgraph=True, backend="eager")
-    def double_where_it_fits(x: Tensor) -> Tensor:
-        return 2 * x if launch.capability(x.device) >= 80 and x.numel() < shared_memory(x.device) else x
-
-    for length in (3, 4, 5):
-        assert torch.equal(double_where_it_fits(torch.ones(length)), torch.full((length,), 2.0))
 
 
 def test_a_decoder_is_recorded_on_the_device_of_its_model(entered, monkeypatch):

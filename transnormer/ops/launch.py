@@ -45,8 +45,8 @@ def interpreting() -> bool:
 
 @torch.compiler.assume_constant_result
 def capability(device: torch.device) -> int:
-    """The compute capability of a GPU, 90 for 9.0; of whatever else kernels are interpreted on, the least there is."""
-    if device.type != "cuda":
+    """The compute capability of a GPU, 90 for 9.0; of anything else, the least there is."""
+    if device.type != "cuda" or not torch.cuda.is_available():
         return _OLDEST_GPU
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor

@@ -24,7 +24,7 @@ _fewer_stages: dict[tuple[object, ...], int] = {}
 @torch.compiler.assume_constant_result
 def shared_memory(device: torch.device) -> int:
     """Bytes that a program may take on a device."""
-    if device.type != "cuda":
+    if device.type != "cuda" or not torch.cuda.is_available():
         return MOST
     return _of_gpu(torch.cuda.current_device() if device.index is None else device.index)
 
@@ -42,16 +42,18 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
     """
 
     def run(tensor: Tensor, *others: Any, num_stages: int, **options: Any) -> None:
-        compiled_as = (kernel, tensor.device, tensor.dtype, *options.items())
-        stages = _fewer_stages.get(compiled_as, num_stages)
+        def compiled_as() -> tuple[object, ...]:
+            return (kernel, tensor.device, tensor.dtype, *options.items())
+
+        stages = _fewer_stages.get(compiled_as(), num_stages) if _fewer_stages else num_stages
         while True:
             try:
                 kernel[grid](tensor, *others, num_stages=stages, **options)
-            except OutOfResources:
-                if stages == 1:
+            except OutOfResources as error:
+                if stages == 1 or error.name != "shared memory":
                     raise
                 stages -= 1
-                _fewer_stages[compiled_as] = stages
+                _fewer_stages[compiled_as()] = stages
             else:
                 return
 
