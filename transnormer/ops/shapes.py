@@ -26,12 +26,17 @@ def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
         raise ConfigError(f"{op}: v must be {list(q.shape[:3])} + [E], got {list(v.shape)}")
     if q.shape[1] < 1:
         raise ConfigError(f"{op}: the sequence is empty (T = 0)")
+    check_heads(op, q, k, v)
+    if mask is not None:
+        check_mask(op, mask, q)
+
+
+def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """q, k [B, T, H, D] and v [B, T, H, E] have a head, columns, and one dtype."""
     if not (q.shape[2] and q.shape[3] and v.shape[3]):
         raise ConfigError(f"{op}: there must be a head, with a column, got q {list(q.shape)} and v {list(v.shape)}")
     if not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"{op}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
-    if mask is not None:
-        check_mask(op, mask, q)
 
 
 def check_mask(op: str, mask: Tensor, x: Tensor) -> None:

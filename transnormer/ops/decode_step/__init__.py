@@ -17,7 +17,7 @@ from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.step import attention_step_in_place
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
+from transnormer.ops.shapes import accumulation_dtype, check_heads, check_no_tangents
 
 _KERNEL = load_kernel("decode_step")
 
@@ -115,10 +115,7 @@ def _check(
     if q.dim() != 4 or q.shape[1] != 1 or q.shape != k.shape or v.shape[:3] != q.shape[:3]:
         shapes = ", ".join(str(list(x.shape)) for x in (q, k, v))
         raise ConfigError(f"{op}: q, k and v must be [B, 1, H, D] of one token each, got {shapes}")
-    if not (q.shape[2] and q.shape[3] and v.shape[3]):
-        raise ConfigError(f"{op}: there must be a head, with a column, got q {list(q.shape)} and v {list(v.shape)}")
-    if not q.dtype == k.dtype == v.dtype:
-        raise ConfigError(f"{op}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    check_heads(op, q, k, v)
     if positions.shape != q.shape[:1] or positions.is_floating_point():
         got = f"{list(positions.shape)} {positions.dtype}"
         raise ConfigError(f"{op}: positions must be whole numbers [B] = [{q.shape[0]}], got {got}")

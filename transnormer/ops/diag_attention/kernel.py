@@ -47,7 +47,7 @@ def why_not(
 
 
 def _bytes_on_chip(q: Tensor, v: Tensor, block_size: int) -> int:
-    """What the backward takes of shared memory, or less: as it was found by compiling."""
+    """What the backward takes of shared memory at most, as compiling it for several GPUs has shown."""
     d, e = power_of_two(q.shape[-1]), power_of_two(v.shape[-1])
     return power_of_two(block_size) * (2 * (d + e) + max(d, e)) * matmul_dtype(q).itemsize
 
