@@ -64,9 +64,10 @@ def _kernels(results: Path) -> str | None:
         return None
     times: dict[str, dict[str, dict[str, Any]]] = {}
     for row in record["rows"]:
-        ours = "sdpa" if row["case"] == "full softmax causal" else "triton"
-        if row["by"] == ours and "forward_us" in row:
-            times.setdefault(row["shape"], {})[row["case"]] = row
+        case, by = row["case"], row["by"]
+        full = case == "full softmax causal"  # what a vanilla transformer calls: not ours
+        if by == ("sdpa" if full else "triton") and "forward_us" in row:
+            times.setdefault(row["shape"], {})["PyTorch's SDPA, causal" if full else case] = row
     cases = list(dict.fromkeys(case for row in times.values() for case in row))
 
     def cell(row: dict[str, Any] | None) -> str:
@@ -121,8 +122,11 @@ def _speed_over_length(results: Path) -> str | None:
         if rate is None:
             return "–"
         fastest = max(rates.get((other, length, kind)) or 0.0 for other in methods)
-        mode = cells[method, length][f"{kind}_mode"]
+        row = cells[method, length]
+        mode = row[f"{kind}_mode"]
         how = "" if mode == settings["mode"] else f" ({mode})"
+        if mode == "graph" and not row[f"{kind}_compiled"]:
+            how = " (eager kernels)"
         return (f"**{rate:,.0f}**" if rate == fastest else f"{rate:,.0f}") + how
 
     rows = [
