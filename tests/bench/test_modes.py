@@ -235,6 +235,36 @@ def test_compiled_code_that_loses_gradients_is_refused(monkeypatch):
         speed_cell.measure_cell(cell)
 
 
+@pytest.mark.parametrize(
+    ("compiled", "half", "exact", "refused"),
+    [
+        (1.0, 1.9, 0.9, False),
+        (1.0, 3.0, 0.9, False),  # eager PyTorch rounds more of it
+        (1.0, 3.0, 2.9, True),
+        (3.0, 1.0, 2.0, False),  # or rounds it away
+        (3.0, 1.0, 1.1, True),
+        (0.0, 1.0, 0.9, True),
+        (0.0, 0.009, 0.0, False),  # too small to count
+    ],
+)
+def test_gradients_that_are_mostly_rounding_are_held_against_float32(compiled, half, exact, refused, monkeypatch):
+    asked = []
+
+    def norms(call, model, batch, *, half_precision=half, half=True):
+        way = "compiled" if call is model else "half" if half else "exact"
+        asked.append(way)
+        return {"large": 1.0, "small": {"compiled": compiled, "half": half_precision, "exact": exact}[way]}
+
+    monkeypatch.setattr(speed_cell, "_gradient_norms", norms)
+    cell, model = Cell("tiny", CPU, "t2", 64, "train", COMPILE), torch.nn.Linear(1, 1)
+    if refused:
+        with pytest.raises(GateFailed, match="the gradient of small has norm"):
+            speed_cell._check_gradients(cell, model, {})
+    else:
+        speed_cell._check_gradients(cell, model, {})
+    assert ("exact" in asked) == (refused or (not half / 2 <= compiled <= half * 2 and half > 0.01))
+
+
 def test_cells_are_prepared_side_by_side_and_measured_one_by_one(monkeypatch):
     """In real processes, with the compiler switched off: every cell once, in the order asked for."""
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
