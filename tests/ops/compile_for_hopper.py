@@ -28,6 +28,7 @@ from transnormer.ops.decode_step import kernel as decode
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.few_rows import kernel as few_rows
 from transnormer.ops.glu import kernel as glu
+from transnormer.ops.joined_attention import kernel as joined
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
 from transnormer.ops.mlp import kernel as mlp
 from transnormer.ops.norm_attention import kernel as norm
@@ -166,6 +167,20 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(*turned)
 
         yield f"rotate d={d} {phi}", run_rotation
+    for d, kind, everything in product((16, 24, 32), ("norm", "softmax", "rela"), (False, True)):
+
+        def run_turned(d=d, kind=kind, everything=everything):
+            (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
+            mirror, mask = (torch.zeros(d), torch.ones(20, 1024)) if everything else (None, None)
+            options = {"block_size": 64, "dropout_p": 0.0, "square_sums": everything, "mask": mask}
+            phi = "1+elu" if kind == "norm" else "identity"
+            with torch.no_grad():
+                joined.joined_attention(
+                    qkv, torch.arange(1024), torch.zeros(d // 2), kind=kind, causal=kind == "softmax", feature_map=phi,
+                    reflection=mirror, **options,
+                )  # fmt: skip
+
+        yield f"turned d={d} {kind} mask, mirror and squares={everything}", run_turned
     for d, slots, turned in ((64, 64, True), (128, 128, False), (20, 20, True)):
 
         def run_decode(d=d, slots=slots, turned=turned):

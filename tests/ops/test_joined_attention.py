@@ -47,13 +47,13 @@ def inputs(batch: int, length: int, heads: int, size: int, device: str = "cpu") 
     return {name: values.to(device) for name, values in made.items()}
 
 
-def definition(qkv, rates, *, positions, reflection, kind, feature_map, causal, mask):
+def definition(qkv, rates, *, positions, reflection, kind, feature_map, causal, mask, block_size=BLOCK):
     q, k, v = qkv.unbind(2)
     mirror = None if reflection is None else reflection.to(qkv.dtype)
     q, k = rotate_reference(q, k, positions, rates, feature_map=feature_map, reflection=mirror)
     if kind == "norm":
         return norm_attention_reference(q, k, v, causal=causal, feature_map="identity", mask=mask)[0]
-    return diag_attention_reference(q, k, v, causal=causal, block_size=BLOCK, kind=kind, mask=mask)
+    return diag_attention_reference(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
 
 
 @on_the_cpu
@@ -98,8 +98,9 @@ def test_the_op_is_well_formed():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     for kind, phi, dropout in (("norm", 2, (None, 0.0)), ("softmax", 0, (seeds, 0.1)), ("rela", 0, (None, 0.0))):
         for causal in (True, False):
-            call = (*leaves, None, dropout[0], kind, causal, phi, BLOCK, dropout[1])
-            torch.library.opcheck(kernel._op, call, test_utils=checks)
+            for keeps, squared in ((True, False), (False, True)):
+                call = (*leaves, None, dropout[0], kind, causal, phi, BLOCK, dropout[1], keeps, squared)
+                torch.library.opcheck(kernel._op, call, test_utils=checks)
 
 
 @with_kernels
@@ -128,17 +129,99 @@ def test_a_mixer_trains_as_it_would_apart(name, dropout, position, compiled, mon
         torch.testing.assert_close(joined, apart, rtol=1e-3, atol=1e-4 * float(apart.detach().abs().max()))
 
 
+# Shapes and blocks: ragged, with columns to fill up, and on a GPU those of models.
+TURNED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50)]
+if not INTERPRETED:
+    TURNED += [((20, 1024, 8, 16), 32), ((2, 4096, 2, 32), 64), ((64, 512, 2, 32), 16), ((4, 512, 4, 24), 128)]
+
+
 @with_kernels
-def test_without_gradients_nothing_is_joined(monkeypatch):
-    """Its use is in the backward; without one the norm may be folded into the projection instead."""
-    monkeypatch.setattr(turned, "should_join", lambda *_: True)
-    mixer = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position="rope").to(DEVICE)
-    x = torch.randn(1, 8, 32, device=DEVICE)
-    assert mixer.trains_jointly(x)
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("shape", "block"), TURNED, ids=str)
+@pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
+def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, together, monkeypatch):
+    """Without gradients: as near the definition as a rotation, an attention and sums of squares one after the other.
+
+    Heads share a program or have one each.
+    """
+    from transnormer.ops.rotate import kernel_turn
+
+    monkeypatch.setattr(kernel_turn, "_ENOUGH", 1 if together else 2**40)
+    x = inputs(*shape, DEVICE)
+    half = {"qkv": x["qkv"].to(HALF), "rates": x["rates"].float()}
+    # Other positions in every sequence, as after packing, or the same; a mirror and a mask or neither.
+    moved = torch.stack([x["positions"] + 7 * row for row in range(shape[0])])
+    for positions, given in ((moved, ("reflection", "mask")), (x["positions"], ())):
+        options = {"positions": positions, "kind": kind, "feature_map": feature_map, "causal": causal}
+        options |= {name: x[name] if name in given else None for name in ("reflection", "mask")}
+        ours = partial(joined_attention, **half, block_size=block, return_square_sums=True, backend="triton", **options)
+        with torch.no_grad():
+            out, squares = ours()
+        apart = joined_attention(**half, block_size=block, backend="triton", **options).detach()
+        exact = definition(half["qkv"].double(), x["rates"], block_size=block, **options)
+        assert torch.equal(out, apart) or not INTERPRETED
+        assert relative(out, exact) <= 1.05 * relative(apart, exact) + 1e-6
+        assert relative(squares, exact.square().sum(dim=-1)) < (2e-3 if INTERPRETED else 1e-2)
+
+
+@with_kernels
+def test_heads_share_a_program_where_there_are_enough():
+    from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
+
+    turning = Turning(torch.arange(4), torch.ones(8))
+    for heads, others, together in ((8, 2112, 8), (8, 1056, 4), (8, 300, 1), (6, 704, 2), (7, 400, 1), (1, 10**6, 1)):
+        assert turning.heads_together(heads, others) == together
+        assert NOT_TURNED.heads_together(heads, others) == 1
+
+
+def relative(found, exact):
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@with_kernels
+def test_square_sums_are_differentiable():
+    x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
+    call = partial(joined_attention, positions=x["positions"].long(), kind="norm", causal=False, rates=x["rates"])
+    qkv = x["qkv"].requires_grad_()
+    for backend in ("triton", "torch"):
+        out, squares = call(qkv, return_square_sums=True, backend=backend)
+        torch.testing.assert_close(squares, out.square().sum(dim=-1), rtol=1e-4, atol=1e-4)
+        found = torch.autograd.grad(squares.sum() + out.sin().sum(), qkv)[0]
+        again = call(qkv, backend=backend)
+        expected = torch.autograd.grad(again.square().sum() + again.sin().sum(), qkv)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+@with_kernels
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("name", "kind"), [("norm", None), ("diag", "softmax"), ("diag", "rela")])
+def test_a_mixer_infers_what_it_trains(name, kind, causal, monkeypatch):
+    """Compiled and without gradients queries and keys are turned on the way and the norm is folded: the same output."""
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    for module in (contract, turned):
+        monkeypatch.setattr(module, "should_join", lambda *_: True)
+    options = {"position": "lrpe"} | ({"block_size": BLOCK, "kind": kind} if name == "diag" else {})
+    torch.manual_seed(0)
+    mixer = build_mixer(name, hidden_size=32, num_heads=2, causal=causal, max_length=70, **options).to(DEVICE)
+    x = torch.randn(2, 40, 32, device=DEVICE)
+    mask = torch.arange(40, device=DEVICE) < torch.tensor([[40], [23]], device=DEVICE)
+    trained = mixer(x, mask, packed=True)
     with torch.no_grad():
-        assert not mixer.trains_jointly(x)
-    unturned = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position="none").to(DEVICE)
-    assert not unturned.trains_jointly(x)
+        inferred = mixer(x, mask, packed=True)
+        compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")(x, mask, packed=True)
+    real = mask[:, :, None]
+    for y in (inferred, compiled):
+        torch.testing.assert_close(y * real, trained * real, rtol=1e-3, atol=1e-4 * float(trained.detach().abs().max()))
+    torch.compiler.reset()
+
+
+@with_kernels
+def test_only_what_is_turned_is_joined(monkeypatch):
+    monkeypatch.setattr(turned, "should_join", lambda *_: True)
+    x = torch.randn(1, 8, 32, device=DEVICE)
+    for position in ("rope", "none"):
+        mixer = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position=position)
+        assert mixer.to(DEVICE).joins(x) == (position == "rope")
 
 
 def test_what_is_wrong_is_said():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from transnormer.mixers.contract import AttentionMixer, State
@@ -17,29 +16,31 @@ from transnormer.ops import joined_attention
 
 
 class TurnedAttention(AttentionMixer):
-    """In training on tensor cores, projection, rotation and attention pass one joined tensor and its gradient on."""
+    """On tensor cores projection, rotation and attention pass one joined tensor on, and its gradient."""
 
     rotation: Rotation
     xnorm: XNorm
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        if state is not None or not self.trains_jointly(x):
+        if state is not None or not self.joins(x):
             return super().mix(x, mask, state)
         rates, reflection = self.rotation.rates_and_reflection(x.device)
+        qkv = self.project_jointly(x)
+        folded = self.xnorm.folds_into(self.o_proj, qkv.dtype)
         out = joined_attention(
-            self.project_jointly(x),
+            qkv,
             rates=rates,
             reflection=reflection,
             causal=self.causal,
             mask=mask,
+            return_square_sums=folded,
             **self.joined_options(token_positions(x, None)),
         )
-        return self.xnorm.projected(self.o_proj, out, mask=mask)
+        return self.xnorm.projected(self.o_proj, *(out if isinstance(out, tuple) else (out,)), mask=mask)
 
-    def trains_jointly(self, x: Tensor) -> bool:
-        """Whether `joined_attention` pays: it spares the backward the copy that joins the gradients."""
-        joins = should_join(x, self.q_proj, self.k_proj, self.v_proj)
-        return self.rotation.kind != "none" and torch.is_grad_enabled() and joins
+    def joins(self, x: Tensor) -> bool:
+        """Whether `joined_attention` pays: the backward need not copy gradients, inference not write what it turns."""
+        return self.rotation.kind != "none" and should_join(x, self.q_proj, self.k_proj, self.v_proj)
 
     def step_options(self, state: FixedState) -> dict[str, Any]:
         """What both decode steps are told about a token behind this state."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transnormer.ops.launch import cannot_launch, kernel_op, power_of_two, unit_stride
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_state, phi, store_state
-from transnormer.ops.rotate.kernel import cosines_and_sines, turned
+from transnormer.ops.rotate.kernel_turn import cosines_and_sines, turned
 
 MAX_HEAD_DIM = 128  # more, or more slots, and a program would spill its registers
 MAX_SLOTS = 128

@@ -23,6 +23,7 @@ from transnormer.ops.launch import (
     too_large_in_float32,
 )
 from transnormer.ops.on_chip import shared_memory
+from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -127,18 +128,40 @@ def _op(
     squared: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output, and Σ out² [B, T, H] if `squared`."""
+    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NOT_TURNED)
+
+
+def attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    seeds: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    block_size: int,
+    kind: str,
+    squared: bool,
+    turning: Turning,
+) -> tuple[Tensor, Tensor]:
+    """As `_op`, of queries and keys that may have to be turned."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    squares = _room_for_squares(v, squared)
+    squares = room_for_squares(v, squared)
     options = _options(q, v, mask, block_size, kind, causal)
-    block_forward[_grid(q, block_size)](
-        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), q.shape[1], _scales(q, kind)[0],
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if mask is None else mask.stride(0),
-        **_capped(options, q.dtype, seeds is not None, _FORWARD_REGISTERS), SQUARED=squared, DROPS=seeds is not None,
+    blocks, batch, heads = _grid(q, block_size)
+    together = turning.heads_together(heads, blocks * batch)
+    if turning is NOT_TURNED:  # with a rotation in it there would not be registers enough
+        options = _capped(options, q.dtype, seeds is not None, _FORWARD_REGISTERS)
+    block_forward[blocks, batch, heads // together](
+        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), *turning.arguments(), q.shape[1], heads, together,
+        _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+        0 if mask is None else mask.stride(0), **options, **turning.options(), SQUARED=squared,
+        DROPS=seeds is not None,
     )  # fmt: skip
     return out, squares
 
 
-def _room_for_squares(v: Tensor, squared: bool) -> Tensor:
+def room_for_squares(v: Tensor, squared: bool) -> Tensor:
     """[B, T, H] with time innermost, as a program writes it; empty where nobody asked: an op returns tensors only."""
     if not squared:
         return torch.empty(0, dtype=torch.float32, device=v.device)
@@ -148,7 +171,7 @@ def _room_for_squares(v: Tensor, squared: bool) -> Tensor:
 @_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     *_, squared = call
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device), _room_for_squares(v, squared)
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device), room_for_squares(v, squared)
 
 
 @kernel_op("transnormer::diag_attention_backward")

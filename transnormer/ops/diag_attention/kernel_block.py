@@ -6,36 +6,47 @@ import triton
 import triton.language as tl
 
 from transnormer.ops.norm_attention.kernel_tiles import load_tile, store_tile, tile_offsets
+from transnormer.ops.rotate.kernel_turn import angles_of, turned
 
 
 @triton.jit
-def _weights(scores, scale, visible, RELA: tl.constexpr):
+def _weights(scores, scale, visible, RELA: tl.constexpr, ALL: tl.constexpr):
     """Queries down: ReLU of the scaled visible scores, or their softmax (base 2), with its scaled maxima and 1/sums.
 
-    A row that sees nothing gives zeros.
+    A row that sees nothing gives zeros. ALL: every row sees everything.
     """
     if RELA:
-        weights = tl.where(visible, tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
+        weights = tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if not ALL:
+            weights = tl.where(visible, weights, 0.0)
         top = tl.zeros((weights.shape[0],), tl.float32)  # nobody asks
         share = top
     else:
-        scores = tl.where(visible, scores, float("-inf"))
+        if not ALL:
+            scores = tl.where(visible, scores, float("-inf"))
         top = tl.max(scores, 1) * scale
-        top = tl.where(top == float("-inf"), 0.0, top)
+        if not ALL:
+            top = tl.where(top == float("-inf"), 0.0, top)
         exponentials = tl.exp2(scores * scale - top[:, None])
         total = tl.sum(exponentials, 1)
-        share = 1.0 / tl.where(total == 0.0, 1.0, total)
+        if not ALL:
+            total = tl.where(total == 0.0, 1.0, total)
+        share = 1.0 / total
         weights = exponentials * share[:, None]
     return weights, top, share
 
 
 @triton.jit
-def _weights_across(scores, scale, visible, top, share, RELA: tl.constexpr):
+def _weights_across(scores, scale, visible, top, share, RELA: tl.constexpr, ALL: tl.constexpr):
     """The same with queries across; maxima and sums are those from before, so nothing is reduced down the rows."""
     if RELA:
-        return tl.where(visible, tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0)
+        weights = tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        return weights if ALL else tl.where(visible, weights, 0.0)
     else:
-        return tl.exp2(tl.where(visible, scores * scale, float("-inf")) - top[None, :]) * share[None, :]
+        scores = scores * scale
+        if not ALL:
+            scores = tl.where(visible, scores, float("-inf"))
+        return tl.exp2(scores - top[None, :]) * share[None, :]
 
 
 @triton.jit
@@ -47,12 +58,11 @@ def _scrambled(x):
 
 
 @triton.jit
-def _kept(SEEDS, first_row, queries, keys, threshold, BW: tl.constexpr):
-    """Which weights dropout keeps: a pure function of two seeds, batch, head, query and key, so nothing is stored."""
-    pair = (tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)).to(tl.uint32)
-    first = _scrambled(tl.load(SEEDS).to(tl.uint32) + pair)
+def _kept(SEEDS, pair, first_row, queries, keys, threshold, BW: tl.constexpr):
+    """Which weights dropout keeps: a pure function of two seeds, the pair of batch and head, query and key."""
+    first = _scrambled(tl.load(SEEDS).to(tl.uint32) + pair.to(tl.uint32))
     second = tl.load(SEEDS + 1).to(tl.uint32)
-    place = ((first_row + queries) * BW + keys).to(tl.uint32)
+    place = ((first_row.to(tl.int32) + queries) * BW + keys).to(tl.uint32)
     return _scrambled(_scrambled(place ^ first) + second) >= threshold
 
 
@@ -79,31 +89,62 @@ def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, WHOLE
 
 
 @triton.jit
-def block_forward(
-    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, T, scale,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
+def _attend(
+    Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, head, H, first, local, inside, real, cos, sin, direction,
+    T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
-    WHOLE: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
+    TURNED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
-    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    """The output of one head of a block."""
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
     v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
     q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
     k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
     v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+    if TURNED:
+        q = turned(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
+        k = turned(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
+    ALL: tl.constexpr = WHOLE and not CAUSAL
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
-    weights, _, _ = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
+    weights, _, _ = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
     if DROPS:
-        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        kept = _kept(SEEDS, batch * H + head, first, local[:, None], local[None, :], threshold, BW)
         weights = tl.where(kept, weights * keep_scale, 0.0)
     out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
     store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
     if SQUARED:
-        squares = SQUARES + (batch * tl.num_programs(2) + head) * T + first
-        tl.store(squares + local, tl.sum(out * out, 1), mask=inside)
+        tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
+
+
+@triton.jit
+def block_forward(
+    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, POSITIONS, RATES, DIRECTION, p_b, p_t, T, H, heads, scale,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    WHOLE: tl.constexpr, TURNED: tl.constexpr, REFLECTED: tl.constexpr,
+):  # fmt: skip
+    """A head a program; TURNED: queries and keys are turned first, in so many `heads` by the same cosines and sines."""
+    batch = tl.program_id(1).to(tl.int64)
+    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    if TURNED:
+        at = batch * p_b + (first + local) * p_t
+        _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, at, inside, D, BD, REFLECTED, WHOLE)
+        begin = tl.program_id(2).to(tl.int64) * heads
+        for head in range(begin, tl.minimum(begin + heads, H)):
+            _attend(
+                Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, head, H, first, local, inside,
+                real, cos, sin, direction, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
+                D, E, BD, BE, W, BW, CAUSAL, RELA, SQUARED, DROPS, WHOLE, TURNED, REFLECTED,
+            )  # fmt: skip
+    else:
+        _attend(
+            Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, tl.program_id(2).to(tl.int64), H, first, local,
+            inside, real, None, None, None, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
+            D, E, BD, BE, W, BW, CAUSAL, RELA, SQUARED, DROPS, WHOLE, TURNED, REFLECTED,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -131,12 +172,15 @@ def block_backward(
         twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + (first + local) * s_t, mask=inside, other=0.0)
         do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
 
+    ALL: tl.constexpr = WHOLE and not CAUSAL
     # Queries down, keys across: gives dq.
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
-    weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA)
+    weights, top, share = _weights(
+        tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, WHOLE and not CAUSAL
+    )
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
     if DROPS:
-        kept = _kept(SEEDS, tl.program_id(0) * W, local[:, None], local[None, :], threshold, BW)
+        kept = _kept(SEEDS, batch * tl.num_programs(2) + head, first, local[:, None], local[None, :], threshold, BW)
         dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:
         dscores = tl.where(weights <= 0.0, 0.0, dweights)
@@ -152,11 +196,11 @@ def block_backward(
     # miscompiled by Triton 3.4 to 3.7.0 on Hopper. Gives dk and dv.
     visible = _visible(local[None, :], local[:, None], real[None, :], real[:, None], CAUSAL, WHOLE)
     scores = tl.dot(k, tl.trans(q), input_precision="ieee")
-    weights = _weights_across(scores, scale, visible, top, share, RELA)
+    weights = _weights_across(scores, scale, visible, top, share, RELA, ALL)
     dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
     dropped = weights
     if DROPS:
-        kept = _kept(SEEDS, tl.program_id(0) * W, local[None, :], local[:, None], threshold, BW)
+        kept = _kept(SEEDS, batch * tl.num_programs(2) + head, first, local[None, :], local[:, None], threshold, BW)
         dropped = tl.where(kept, weights * keep_scale, 0.0)
         dweights = tl.where(kept, dweights * keep_scale, 0.0)
     if RELA:

@@ -2,9 +2,12 @@
 
 What `rotate` and one of the two attentions do one after the other. As one op it can write the gradients of queries,
 keys and values side by side, as the projection's matrix products take them; apart they would have to be copied there.
+Without gradients attentions of narrow heads turn queries and keys as they read them.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from torch import Tensor
 
@@ -33,12 +36,14 @@ def joined_attention(
     mask: Tensor | None = None,
     block_size: int = 64,
     dropout_p: float = 0.0,
+    return_square_sums: bool = False,
     backend: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """Attention of qkv [B, T, 3, H, D], with φ applied to queries and keys and both turned; returns [B, T, H, D].
 
     `kind` is `norm` (NormAttention without its norm), or `softmax` or `rela` (DiagAttention in blocks of `block_size`,
-    with dropout). Positions, rates and reflection are those of `rotate`, the mask is that of the attentions.
+    with dropout). Positions, rates and reflection are those of `rotate`, the mask and the square sums [B, T, H] those
+    of the attentions.
     """
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ConfigError(f"joined_attention: qkv must be [B, T, 3, H, D], got {list(qkv.shape)}")
@@ -54,7 +59,7 @@ def joined_attention(
     if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
         assert _KERNEL is not None
         check_no_tangents("joined_attention", qkv, rates)
-        out: Tensor = _KERNEL.joined_attention(
+        out, square_sums = _KERNEL.joined_attention(
             qkv,
             positions,
             rates,
@@ -65,13 +70,12 @@ def joined_attention(
             mask=mask,
             block_size=block_size,
             dropout_p=dropout_p,
+            square_sums=return_square_sums,
         )
-        return out
+        return out if square_sums is None else (out, square_sums)
     q, k = rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection, backend=backend)
     if kind == "norm":
-        summed = norm_attention(q, k, v, causal=causal, feature_map="identity", mask=mask, backend=backend)
-        assert isinstance(summed, Tensor)
-        return summed
-    return diag_attention(
-        q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p, backend=backend
-    )
+        attend = partial(norm_attention, feature_map="identity")
+    else:
+        attend = partial(diag_attention, block_size=block_size, kind=kind, dropout_p=dropout_p)
+    return attend(q, k, v, causal=causal, mask=mask, return_square_sums=return_square_sums, backend=backend)

@@ -1,7 +1,8 @@
 """Rotation and attention of a joined projection, from the kernels of `rotate`, `norm_attention` and `diag_attention`.
 
 The attention's backward writes the gradient of the values, and the rotation's those of queries and keys, into one
-tensor. What was turned is turned again in the backward where it is large.
+tensor. What was turned is turned again in the backward where it is large. Where nothing turned is kept, narrow heads
+are turned as the attention reads them, and never lie in memory; but a causal NormAttention has enough to do.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
+from transnormer.ops.diag_attention.kernel import room_for_squares
 from transnormer.ops.launch import as_mask_bytes, kernel_op, near_rows
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
 from transnormer.ops.rotate import kernel as rotation
+from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
 # Bytes of q from which the backward turns q and k again instead of keeping them: the projection is kept for v anyway,
 # so the turned ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64 MiB)
 # keeps them: 0.75 GiB, for about one percent of a step (an H200; reckoned from the forward's 63 us of memory traffic).
 _WORTH_RECOMPUTING = 128 * 2**20
+# Heads that are turned by the attention itself. DiagAttention takes 95 registers then at 32 columns, 162 at 64; with
+# 128 columns it spills (compiled for an H200).
+_WIDEST_TURNED = 32
 
 
 def why_not(
@@ -49,20 +55,21 @@ def _op(
     phi: int,
     block_size: int,
     dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, and for the backward: the states of NormAttention, and q and k turned, unless they are large."""
+    keeps: bool,
+    squared: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output, and Σ out² if `squared`. For the backward: states of NormAttention; q and k turned, if `keeps`."""
     q, k, v = qkv.unbind(dim=2)
-    yq, yk = rotation._op(q, k, positions, rates, reflection, phi)
+    turning = Turning(positions, rates, reflection)
+    if keeps or not _turns_as_it_reads(q, kind, causal):
+        q, k = rotation._op(q, k, positions, rates, reflection, phi)
+        phi, turning = _IDENTITY, NOT_TURNED
     if kind == "norm":
-        out, borders, _ = norm._op(yq, yk, v, mask, None, causal, _IDENTITY, False)
+        out, borders, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, turning)
     else:
-        out, _ = diag._op(yq, yk, v, mask, seeds, dropout_p, causal, block_size, kind, False)
+        out, squares = diag.attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, turning)
         borders = _nothing(out)
-    return (out, borders, yq, yk) if _keeps(q) else (out, borders, _nothing(q), _nothing(q))
-
-
-def _keeps(q: Tensor) -> bool:
-    return q.numel() * q.element_size() < _WORTH_RECOMPUTING
+    return (out, squares, borders, q, k) if keeps else (out, squares, borders, _nothing(q), _nothing(q))
 
 
 def _nothing(like: Tensor) -> Tensor:
@@ -70,18 +77,23 @@ def _nothing(like: Tensor) -> Tensor:
     return torch.empty(0, dtype=like.dtype, device=like.device)
 
 
+def _turns_as_it_reads(q: Tensor, kind: str, causal: bool) -> bool:
+    """Whether the attention has registers left for cosines and sines."""
+    return q.shape[3] <= _WIDEST_TURNED and not (kind == "norm" and causal)
+
+
 @_op.register_fake
-def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p = call
+def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
     q = qkv[:, :, 0]
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), room_for_squares(q, squared)
     borders = _nothing(out)
     if kind == "norm":
         plan = Plan(q, q, mask, causal, phi)
         borders = plan.states(q, plan.parts + 1 if causal else 1)
-    if not _keeps(q):
-        return out, borders, _nothing(q), _nothing(q)
-    return out, borders, torch.empty_like(out), torch.empty_like(out)
+    if not keeps:
+        return out, squares, borders, _nothing(q), _nothing(q)
+    return out, squares, borders, torch.empty_like(out), torch.empty_like(out)
 
 
 @kernel_op("transnormer::joined_attention_backward")
@@ -101,11 +113,12 @@ def _backward_op(
     phi: int,
     block_size: int,
     dropout_p: float,
+    keeps: bool,
     learned: bool,
 ) -> tuple[Tensor, Tensor]:
     """dqkv, and drates as float32 [D/2] (zeros unless `learned`)."""
     q, k, v = qkv.unbind(dim=2)
-    if not _keeps(q):
+    if not keeps:
         yq, yk = rotation._op(q, k, positions, rates, reflection, phi)
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     dq, dk, dv = dqkv.unbind(dim=2)
@@ -130,21 +143,21 @@ def _(qkv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device), drates
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    *tensors, kind, causal, phi, block_size, dropout_p = inputs
-    ctx.call = (kind, causal, phi, block_size, dropout_p)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, kind, causal, phi, block_size, dropout_p, keeps, _squared = inputs
+    ctx.call = (kind, causal, phi, block_size, dropout_p, keeps)
     ctx.mark_non_differentiable(*output[1:])
     # Otherwise the backward pass gets zeros for what is not differentiable.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output[1:])
+    ctx.save_for_backward(*tensors, *output[2:])
 
 
 def _differentiate(ctx: Any, do: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if do is None:
-        return (None,) * 11
+        return (None,) * 13
     learned = ctx.needs_input_grad[2]
     dqkv, drates = _backward_op(*ctx.saved_tensors, do, *ctx.call, learned)
-    return dqkv, None, drates if learned else None, *(None,) * 8
+    return dqkv, None, drates if learned else None, *(None,) * 10
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -162,12 +175,14 @@ def joined_attention(
     mask: Tensor | None,
     block_size: int,
     dropout_p: float,
-) -> Tensor:
+    square_sums: bool,
+) -> tuple[Tensor, Tensor | None]:
     """The kernels behind `transnormer.ops.joined_attention`; the arguments have been checked there."""
     qkv = near_rows(in_autocast_dtype(qkv))
     direction = None if reflection is None else reflection.float().contiguous()
     seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None
-    out, *_ = _op(
+    trains = torch.is_grad_enabled()
+    out, squares, *_ = _op(
         qkv,
         positions,
         rates.float().contiguous(),
@@ -179,5 +194,9 @@ def joined_attention(
         PHI_CODES[feature_map],
         block_size,
         dropout_p,
+        trains and qkv[:, :, 0].nbytes < _WORTH_RECOMPUTING,
+        square_sums and not trains,
     )
-    return out
+    if square_sums and trains:  # of these the op knows no gradient
+        squares = out.float().square().sum(dim=-1)
+    return out, squares if square_sums else None

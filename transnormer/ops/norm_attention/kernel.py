@@ -34,6 +34,7 @@ from transnormer.ops.norm_attention.kernel_full import full_backward, full_forwa
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan, Squared, strides_of
 from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
 from transnormer.ops.on_chip import launch
+from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
@@ -53,16 +54,34 @@ def _op(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
+    return attended(q, k, v, mask, state, causal, phi, squared, NOT_TURNED)
+
+
+def attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    state: Tensor | None,
+    causal: bool,
+    phi: int,
+    squared: bool,
+    turning: Turning,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_op`; a bidirectional attention may turn φ(q) and φ(k) as it reads them."""
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = plan.squares(q) if squared else None
     if not causal:
-        total, rounded, _ = plan.total(k, v, mask, state, NOT_SQUARED)
-        launch(full_forward, plan.grid_of_chunks())(
-            q, rounded, out, squares, mask, plan.length, *strides_of(q, out), plan.mask_stride, plan.heads,
-            **plan.tiles, SQUARED=squared, WHOLE=plan.whole(plan.chunk),
+        total, rounded, _ = plan.total(k, v, mask, state, NOT_SQUARED, turning=turning)
+        chunks, batch, heads = plan.grid_of_chunks()
+        together = turning.heads_together(heads, chunks * batch)
+        launch(full_forward, (chunks, batch, heads // together))(
+            q, rounded, out, squares, mask, *turning.arguments(), plan.length, together, *strides_of(q, out),
+            plan.mask_stride, heads, **plan.tiles, **turning.options(), SQUARED=squared, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return out, total, _by_time(squares, q)
+    assert turning is NOT_TURNED, "with cosines and sines in it a causal walk takes as long as with a kernel before it"
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
     for turn in plan.turns():
         launch(causal_forward, plan.grid())(

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from transnormer.ops.launch import power_of_two
 from transnormer.ops.norm_attention.kernel_full import total_of_parts
-from transnormer.ops.norm_attention.kernel_tiles import part_sums, scan_parts
+from transnormer.ops.norm_attention.kernel_parts import part_sums, scan_parts
 from transnormer.ops.on_chip import launch, shared_memory
+from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -126,12 +127,21 @@ class Plan:
         """Room for sums of squares [B, H, T]: a program writes those of its rows side by side."""
         return torch.empty((self.batch, self.heads, self.length), dtype=torch.float32, device=like.device)
 
-    def sums(self, x: Tensor, y: Tensor, mask: Tensor | None, squared: Squared, backward: bool) -> Tensor:
+    def sums(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+        squared: Squared,
+        backward: bool,
+        turning: Turning = NOT_TURNED,
+    ) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
         sums = self.states(x, self.parts)
         launch(part_sums, self.grid())(
-            x, y, sums, *squared.tensors, mask, *self.walk(self.chunk), *strides_of(x, y), *squared.strides, *self.last,
-            **self.tiles, SQUARED=squared.used, WHOLE=self.whole(self.chunk), REVERSED=not backward,
+            x, y, sums, *squared.tensors, mask, *turning.arguments(), *self.walk(self.chunk), *strides_of(x, y),
+            *squared.strides, *self.last, **self.tiles, **turning.options(), SQUARED=squared.used,
+            WHOLE=self.whole(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
 
@@ -143,6 +153,7 @@ class Plan:
         start: Tensor | None,
         squared: Squared,
         other: Tensor | None = None,
+        turning: Turning = NOT_TURNED,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """start + Σ φ(x)ᵀy over the whole sequence [B, H, 1, D, E], rounded as x is, and `other` rounded likewise."""
         total = self.states(x, 1)
@@ -150,7 +161,7 @@ class Plan:
         other_rounded = None if other is None else torch.empty_like(total, dtype=x.dtype)
         size, block = self.d * self.e, 1024
         total_of_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared, backward=other is not None), start, total, rounded, other, other_rounded,
+            self.sums(x, y, mask, squared, other is not None, turning), start, total, rounded, other, other_rounded,
             self.parts, size, start is not None, other is not None, block,
         )  # fmt: skip
         return total, rounded, other_rounded

@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.launch import cannot_launch, kernel_op, near_rows, power_of_two
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_tile, phi, phi_slope, store_tile, tile_offsets
+from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_tile, phi_slope, store_tile, tile_offsets
+from transnormer.ops.rotate.kernel_turn import angles_of, features, joined, pairs, position_strides, reflected, turned
 
 MAX_HEAD_DIM = 256
 # Numbers of one head that a program holds at a time, of q and of k: what 64 registers (backward 80) have room for.
@@ -28,66 +29,10 @@ _ROWS = 32
 # several sequences only as long as there is still that much for all of them together.
 _AT_A_TIME = 2**21
 
-# π/2 as a sum. The first two have so few bits that an angle minus multiples of them is exact: with a fused multiply-add
-# always, without one up to angles of 2¹⁷.
-_QUARTER = tl.constexpr(1.5703125)
-_QUARTER_MORE = tl.constexpr(0.000484466552734375)
-_QUARTER_REST = tl.constexpr(-6.39757843146e-7)
-_TWO_OVER_PI = tl.constexpr(0.6366197723675814)
-# 1.5 · 2²³: what is added to this number is rounded to a whole one, whose last bits are those of the sum.
-_ROUNDING = tl.constexpr(12582912.0)
-_FARTHEST = tl.constexpr(4194304.0)
-
 
 def why_not(*, device: str, q: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
     return cannot_launch(device, q, None, MAX_HEAD_DIM)
-
-
-@triton.jit
-def cosines_and_sines(angles):
-    """cos and sin of float32 angles, off by 7e-8 at most (up to 10⁶), with one range reduction for both.
-
-    It is that of Cody and Waite (1980): the angle minus a number of quarter turns, without rounding. Angles above 2²²,
-    which float32 knows to half a radian, are taken as 2²², so that cos and sin stay in [-1, 1].
-    """
-    angles = tl.clamp(angles, -_FARTHEST, _FARTHEST, propagate_nan=tl.PropagateNan.ALL)
-    rounded = angles * _TWO_OVER_PI + _ROUNDING
-    quarters = rounded - _ROUNDING
-    rest = angles - quarters * _QUARTER - quarters * _QUARTER_MORE - quarters * _QUARTER_REST  # in [-π/4, π/4]
-    square = rest * rest
-    # The polynomials of these degrees with the least largest error: 4e-9 and 1e-10.
-    sin = rest + rest * square * (-1.66666548e-1 + square * (8.332168927e-3 - square * 1.951601202e-4))
-    cos = 4.166664663e-2 + square * (-1.388735537e-3 + square * 2.44370079e-5)
-    cos = 1.0 + square * (-0.5 + square * cos)
-    # A quarter turn makes (-sin, cos) of (cos, sin), two of them (-cos, -sin): bit 0 swaps, bit 1 is the sign.
-    quarter = rounded.to(tl.uint32, bitcast=True)
-    odd = (quarter & 1) != 0
-    return _negated(tl.where(odd, sin, cos), quarter + 1), _negated(tl.where(odd, cos, sin), quarter)
-
-
-@triton.jit
-def _negated(x, quarter):
-    """-x where bit 1 of `quarter` is set."""
-    return (x.to(tl.uint32, bitcast=True) ^ ((quarter & 2) << 30)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _reflected(tile, direction):
-    """tile - 2(tile·n)n for each row; reflecting twice changes nothing, so this is its own backward."""
-    return tile - 2.0 * tl.sum(tile * direction[None, :], 1)[:, None] * direction[None, :]
-
-
-@triton.jit
-def _pairs(tile):
-    """The even and the odd columns of a tile."""
-    return tl.split(tl.reshape(tile, (tile.shape[0], tile.shape[1] // 2, 2)))
-
-
-@triton.jit
-def _joined(even, odd):
-    """The tile with these even and odd columns."""
-    return tl.reshape(tl.join(even, odd), (even.shape[0], 2 * even.shape[1]))
 
 
 @triton.jit
@@ -103,29 +48,9 @@ def _place(POSITIONS, RATES, DIRECTION, B, T, sequences, p_b, p_t, D: tl.constex
     row = tl.program_id(0).to(tl.int64) * BT
     local = tl.arange(0, BT)
     inside = row + local < T
-    at = POSITIONS + begin * p_b + row * p_t + local * p_t
-    positions = (tl.load(at) if WHOLE else tl.load(at, mask=inside, other=0)).to(tl.float32)
-    pair = tl.arange(0, BD // 2)
-    rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0)
-    cos, sin = cosines_and_sines(positions[:, None] * rates[None, :])
-    d = tl.arange(0, BD)
-    direction = tl.load(DIRECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
+    at = begin * p_b + row * p_t + local * p_t
+    positions, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, at, inside, D, BD, REFLECTED, WHOLE)
     return begin, end, row, local, inside, positions, cos, sin, direction
-
-
-@triton.jit
-def _features(x, d, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr):
-    """The even and the odd columns of φ(x), reflected."""
-    features = phi(x.to(tl.float32), d, PHI, D, D < BD)
-    return _pairs(_reflected(features, direction) if REFLECTED else features)
-
-
-@triton.jit
-def turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
-            REFLECTED: tl.constexpr):  # fmt: skip
-    """φ(x), reflected and turned."""
-    even, odd = _features(x, d, direction, D, BD, PHI, REFLECTED)
-    return _joined(even * cos - odd * sin, even * sin + odd * cos)
 
 
 @triton.jit
@@ -136,18 +61,18 @@ def _turned_back(x, dy, d, cos, sin, direction, dangles, D: tl.constexpr, BD: tl
     x is the input of the rotation, or without a feature map (PHI 0) its output. That share is an area, which stays the
     same when both sides are turned back: the features need not be turned.
     """
-    dy_even, dy_odd = _pairs(dy.to(tl.float32))
+    dy_even, dy_odd = pairs(dy.to(tl.float32))
     even, odd = dy_even * cos + dy_odd * sin, dy_odd * cos - dy_even * sin
     if LEARNED:
         if PHI == 0:
-            y_even, y_odd = _pairs(x.to(tl.float32))
+            y_even, y_odd = pairs(x.to(tl.float32))
             dangles += dy_odd * y_even - dy_even * y_odd
         else:
-            x_even, x_odd = _features(x, d, direction, D, BD, PHI, REFLECTED)
+            x_even, x_odd = features(x, d, direction, D, BD, PHI, REFLECTED)
             dangles += odd * x_even - even * x_odd
-    dx = _joined(even, odd)
+    dx = joined(even, odd)
     if REFLECTED:
-        dx = _reflected(dx, direction)
+        dx = reflected(dx, direction)
     return dx * phi_slope(x, PHI), dangles
 
 
@@ -215,7 +140,7 @@ def _launch(
     rows = min(tile // columns, _ROWS, power_of_two(length))
     blocks = triton.cdiv(length, rows)
     sequences = 1  # those of a program share their positions
-    if _position_strides(positions)[0] == 0:
+    if position_strides(positions)[0] == 0:
         sequences = max(1, min(batch, batch * blocks * rows * columns // _AT_A_TIME))
     options = {
         "D": size,
@@ -236,11 +161,6 @@ def _near(x: Tensor) -> Tensor:
     return x if x.stride(2) * x.shape[2] < 2**31 else x.contiguous()
 
 
-def _position_strides(positions: Tensor) -> tuple[int, int]:
-    """From one sequence to the next (none where all have the same positions), and from one token to the next."""
-    return (0 if positions.dim() == 1 else positions.stride(0)), positions.stride(-1)
-
-
 @kernel_op("transnormer::rotate")
 def _op(
     q: Tensor, k: Tensor, positions: Tensor, rates: Tensor, reflection: Tensor | None, phi: int
@@ -249,7 +169,7 @@ def _op(
     grid, sequences, options = _launch(q, positions, reflection, phi, _TILE)
     _forward[grid](
         q, k, yq, yk, positions, rates, reflection, *q.shape[:3], sequences,
-        *q.stride()[:3], *k.stride()[:3], *yq.stride()[:3], *_position_strides(positions), **options,
+        *q.stride()[:3], *k.stride()[:3], *yq.stride()[:3], *position_strides(positions), **options,
     )  # fmt: skip
     return yq, yk
 
@@ -299,7 +219,7 @@ def backward_into(
     _backward[grid](
         q, k, dyq, dyk, dq, dk, shares, positions, rates, reflection, *q.shape[:3], sequences,
         *q.stride()[:3], *k.stride()[:3], *dyq.stride()[:3], *dyk.stride()[:3], *dq.stride()[:3],
-        *_position_strides(positions), **options, LEARNED=learned,
+        *position_strides(positions), **options, LEARNED=learned,
     )  # fmt: skip
     return shares.sum(dim=0)
 

@@ -1,0 +1,142 @@
+"""Pieces of kernels that turn queries and keys: φ, reflection and rotation of a tile that lies in registers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from transnormer.ops.norm_attention.kernel_tiles import phi
+
+# π/2 as a sum. The first two have so few bits that an angle minus multiples of them is exact: with a fused multiply-add
+# always, without one up to angles of 2¹⁷.
+_QUARTER = tl.constexpr(1.5703125)
+_QUARTER_MORE = tl.constexpr(0.000484466552734375)
+_QUARTER_REST = tl.constexpr(-6.39757843146e-7)
+_TWO_OVER_PI = tl.constexpr(0.6366197723675814)
+# 1.5 · 2²³: what is added to this number is rounded to a whole one, whose last bits are those of the sum.
+_ROUNDING = tl.constexpr(12582912.0)
+_FARTHEST = tl.constexpr(4194304.0)
+# Programs that keep an H200 busy: 16 on each of 132 multiprocessors.
+_ENOUGH = 2112
+
+
+@triton.jit
+def cosines_and_sines(angles):
+    """cos and sin of float32 angles, off by 7e-8 at most (up to 10⁶), with one range reduction for both.
+
+    It is that of Cody and Waite (1980): the angle minus a number of quarter turns, without rounding. Angles above 2²²,
+    which float32 knows to half a radian, are taken as 2²², so that cos and sin stay in [-1, 1].
+    """
+    angles = tl.clamp(angles, -_FARTHEST, _FARTHEST, propagate_nan=tl.PropagateNan.ALL)
+    rounded = angles * _TWO_OVER_PI + _ROUNDING
+    quarters = rounded - _ROUNDING
+    rest = angles - quarters * _QUARTER - quarters * _QUARTER_MORE - quarters * _QUARTER_REST  # in [-π/4, π/4]
+    square = rest * rest
+    # The polynomials of these degrees with the least largest error: 4e-9 and 1e-10.
+    sin = rest + rest * square * (-1.66666548e-1 + square * (8.332168927e-3 - square * 1.951601202e-4))
+    cos = 4.166664663e-2 + square * (-1.388735537e-3 + square * 2.44370079e-5)
+    cos = 1.0 + square * (-0.5 + square * cos)
+    # A quarter turn makes (-sin, cos) of (cos, sin), two of them (-cos, -sin): bit 0 swaps, bit 1 is the sign.
+    quarter = rounded.to(tl.uint32, bitcast=True)
+    odd = (quarter & 1) != 0
+    return _negated(tl.where(odd, sin, cos), quarter + 1), _negated(tl.where(odd, cos, sin), quarter)
+
+
+@triton.jit
+def _negated(x, quarter):
+    """-x where bit 1 of `quarter` is set."""
+    return (x.to(tl.uint32, bitcast=True) ^ ((quarter & 2) << 30)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def reflected(tile, direction):
+    """tile - 2(tile·n)n for each row; reflecting twice changes nothing, so this is its own backward."""
+    return tile - 2.0 * tl.sum(tile * direction[None, :], 1)[:, None] * direction[None, :]
+
+
+@triton.jit
+def pairs(tile):
+    """The even and the odd columns of a tile."""
+    return tl.split(tl.reshape(tile, (tile.shape[0], tile.shape[1] // 2, 2)))
+
+
+@triton.jit
+def joined(even, odd):
+    """The tile with these even and odd columns."""
+    return tl.reshape(tl.join(even, odd), (even.shape[0], 2 * even.shape[1]))
+
+
+@triton.jit
+def angles_of(POSITIONS, RATES, DIRECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr,
+              REFLECTED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """What queries and keys of some rows share: positions, cosines and sines [rows, BD/2], the mirror.
+
+    POSITIONS + offsets are those of the rows; WHOLE: all of them exist.
+    """
+    at = POSITIONS + offsets
+    positions = (tl.load(at) if WHOLE else tl.load(at, mask=inside, other=0)).to(tl.float32)
+    pair = tl.arange(0, BD // 2)
+    rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0)
+    cos, sin = cosines_and_sines(positions[:, None] * rates[None, :])
+    d = tl.arange(0, BD)
+    direction = tl.load(DIRECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
+    return positions, cos, sin, direction
+
+
+@triton.jit
+def features(x, d, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr):
+    """The even and the odd columns of φ(x), reflected."""
+    wide = phi(x.to(tl.float32), d, PHI, D, D < BD)
+    return pairs(reflected(wide, direction) if REFLECTED else wide)
+
+
+@triton.jit
+def turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+            REFLECTED: tl.constexpr):  # fmt: skip
+    """φ(x), reflected and turned."""
+    even, odd = features(x, d, direction, D, BD, PHI, REFLECTED)
+    return joined(even * cos - odd * sin, even * sin + odd * cos)
+
+
+@triton.jit
+def mapped(x, d, POSITIONS, RATES, DIRECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+           TURNED: tl.constexpr, REFLECTED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """φ of a tile as an attention has read it; TURNED: and turned, rounded as by a kernel of its own."""
+    if TURNED:
+        _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, offsets, inside, D, BD, REFLECTED, WHOLE)
+        return turned(x, d, cos, sin, direction, D, BD, PHI, REFLECTED).to(x.dtype)
+    return phi(x, d, PHI, D, D < BD)
+
+
+class Turning(NamedTuple):
+    """What an attention is told that turns queries and keys as it reads them."""
+
+    positions: Tensor | None = None
+    rates: Tensor | None = None
+    reflection: Tensor | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Positions with their strides, rates and mirror."""
+        strides = (0, 0) if self.positions is None else position_strides(self.positions)
+        return self.positions, self.rates, self.reflection, *strides
+
+    def options(self) -> dict[str, bool]:
+        return {"TURNED": self.rates is not None, "REFLECTED": self.reflection is not None}
+
+    def heads_together(self, heads: int, others: int) -> int:
+        """How many heads a program takes, if there are so many `others`: all that leave enough programs for a GPU."""
+        if self.rates is None:
+            return 1
+        shares = (count for count in range(heads, 1, -1) if heads % count == 0)
+        return next((count for count in shares if others * (heads // count) >= _ENOUGH), 1)
+
+
+NOT_TURNED = Turning()
+
+
+def position_strides(positions: Tensor) -> tuple[int, int]:
+    """From one sequence to the next (none where all have the same positions), and from one token to the next."""
+    return (0 if positions.dim() == 1 else positions.stride(0)), positions.stride(-1)
