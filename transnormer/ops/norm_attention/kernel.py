@@ -159,12 +159,13 @@ def backward_into(
     ends_at_zero = plan.in_turn and dfinal is None
     if not plan.wide:
         last, *before = reversed(plan.turns())
+        alike = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
         for turn in (last, *before):
             launch(causal_backward, plan.grid())(
                 q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :], *squared.tensors,
                 mask, *plan.walk(plan.chunk, turn.tokens), turn.part, *strides_of(q, k, v, do, dq, dv),
                 *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
-                WRITES_START=plan.in_turn, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
+                WRITES_START=plan.in_turn, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk), ALIKE=alike,
             )  # fmt: skip
         return dborders
     walk = plan.walk(plan.chunk)

@@ -87,9 +87,17 @@ def causal_backward(
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    SQUARED: tl.constexpr, WHOLE: tl.constexpr,
+    SQUARED: tl.constexpr, WHOLE: tl.constexpr, ALIKE: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64."""
+    """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
+
+    ALIKE: q, k and v have the same strides, and so have their gradients. They share offsets then, which spares a walk
+    without a register to spare a hundred of its 1,900 instructions.
+    """
+    if ALIKE:
+        k_b, k_t, k_h = q_b, q_t, q_h
+        v_b, v_t, v_h = q_b, q_t, q_h
+        dv_b, dv_t, dv_h = dq_b, dq_t, dq_h
     part, batch, head = first_part + tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
