@@ -81,7 +81,7 @@ def attended(
             plan.mask_stride, heads, **plan.tiles, **turning.options(), SQUARED=squared, WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return out, total, _by_time(squares, q)
-    assert turning is NOT_TURNED, "with cosines and sines in it a causal walk takes as long as with a kernel before it"
+    assert turning is NOT_TURNED, "a causal walk does not turn what it reads"
     borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
     for turn in plan.turns():
         launch(causal_forward, plan.grid())(
