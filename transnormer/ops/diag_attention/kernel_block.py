@@ -89,36 +89,6 @@ def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, WHOLE
 
 
 @triton.jit
-def _attend(
-    Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, head, H, first, local, inside, real, cos, sin, direction,
-    T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
-    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
-    TURNED: tl.constexpr, REFLECTED: tl.constexpr,
-):  # fmt: skip
-    """The output of one head of a block."""
-    d, e = tl.arange(0, BD), tl.arange(0, BE)
-    q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
-    v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
-    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
-    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
-    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
-    if TURNED:
-        q = turned(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
-        k = turned(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
-    ALL: tl.constexpr = WHOLE and not CAUSAL
-    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
-    weights, _, _ = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
-    if DROPS:
-        kept = _kept(SEEDS, batch * H + head, first, local[:, None], local[None, :], threshold, BW)
-        weights = tl.where(kept, weights * keep_scale, 0.0)
-    out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-    store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
-    if SQUARED:
-        tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
-
-
-@triton.jit
 def block_forward(
     Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, POSITIONS, RATES, DIRECTION, p_b, p_t, T, H, heads, scale,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
@@ -126,25 +96,33 @@ def block_forward(
     CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
     WHOLE: tl.constexpr, TURNED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
-    """A head a program; TURNED: queries and keys are turned first, in so many `heads` by the same cosines and sines."""
+    """A block in so many `heads`. TURNED: queries and keys are turned first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
     first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
     if TURNED:
         at = batch * p_b + (first + local) * p_t
         _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, at, inside, D, BD, REFLECTED, WHOLE)
-        begin = tl.program_id(2).to(tl.int64) * heads
-        for head in range(begin, tl.minimum(begin + heads, H)):
-            _attend(
-                Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, head, H, first, local, inside,
-                real, cos, sin, direction, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
-                D, E, BD, BE, W, BW, CAUSAL, RELA, SQUARED, DROPS, WHOLE, TURNED, REFLECTED,
-            )  # fmt: skip
-    else:
-        _attend(
-            Q, K, V, O, SQUARES, SEEDS, threshold, keep_scale, batch, tl.program_id(2).to(tl.int64), H, first, local,
-            inside, real, None, None, None, T, scale, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
-            D, E, BD, BE, W, BW, CAUSAL, RELA, SQUARED, DROPS, WHOLE, TURNED, REFLECTED,
-        )  # fmt: skip
+    begin = tl.program_id(2).to(tl.int64) * heads
+    for head in range(begin, begin + heads):
+        q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
+        v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
+        q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+        k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
+        v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
+        if TURNED:
+            q = turned(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
+            k = turned(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        weights, _, _ = _weights(scores, scale, visible, RELA, WHOLE and not CAUSAL)
+        if DROPS:
+            kept = _kept(SEEDS, batch * H + head, first, local[:, None], local[None, :], threshold, BW)
+            weights = tl.where(kept, weights * keep_scale, 0.0)
+        out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
+        if SQUARED:
+            tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
 
 
 @triton.jit

@@ -76,9 +76,11 @@ def attended(
         total, rounded, _ = plan.total(k, v, mask, state, NOT_SQUARED, turning=turning)
         chunks, batch, heads = plan.grid_of_chunks()
         together = turning.heads_together(heads, chunks * batch)
+        stages = 1 if together == 1 else 3  # loads of the next head on their way
         launch(full_forward, (chunks, batch, heads // together))(
             q, rounded, out, squares, mask, *turning.arguments(), plan.length, together, *strides_of(q, out),
-            plan.mask_stride, heads, **plan.tiles, **turning.options(), SQUARED=squared, WHOLE=plan.whole(plan.chunk),
+            plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **turning.options(), SQUARED=squared,
+            WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return out, total, _by_time(squares, q)
     assert turning is NOT_TURNED, "a causal walk does not turn what it reads"

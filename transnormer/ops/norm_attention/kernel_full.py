@@ -42,26 +42,6 @@ def total_of_parts(
 
 
 @triton.jit
-def _attend(
-    Q, STATE, O, SQUARES, batch, head, rows, row, local, inside, real, cos, sin, direction, T, H,
-    q_b, q_t, q_h, o_b, o_t, o_h,
-    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PHI: tl.constexpr, HAS_MASK: tl.constexpr,
-    SQUARED: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr, REFLECTED: tl.constexpr,
-):  # fmt: skip
-    """The output of one head of a chunk."""
-    d, e = tl.arange(0, BD), tl.arange(0, BE)
-    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
-    state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
-    if TURNED:
-        q = turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED).to(q.dtype)
-    else:
-        q = phi(q, d, PHI, D, D < BD)
-    out = keep(tl.dot(q, state, input_precision="ieee"), real, HAS_MASK)
-    store_tile(O + batch * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
-    store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
-
-
-@triton.jit
 def full_forward(
     Q, STATE, O, SQUARES, MASK, POSITIONS, RATES, DIRECTION, p_b, p_t, T, heads,
     q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
@@ -69,25 +49,25 @@ def full_forward(
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr,
     TURNED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
-    """o = φ(q)·S, a head a program; TURNED: φ(q) is turned, in so many `heads` by the same cosines and sines."""
+    """o = φ(q)·S in so many `heads`. TURNED: φ(q) is turned first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
+    d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     rows, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
-    row, local = tl.program_id(0).to(tl.int64) * C, tl.arange(0, C)
+    row = tl.program_id(0).to(tl.int64) * C
     if TURNED:
         at = batch * p_b + (row + local) * p_t
         _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, at, inside, D, BD, REFLECTED, WHOLE)
-        begin = tl.program_id(2).to(tl.int64) * heads
-        for head in range(begin, tl.minimum(begin + heads, H)):
-            _attend(
-                Q, STATE, O, SQUARES, batch, head, rows, row, local, inside, real, cos, sin, direction,
-                T, H, q_b, q_t, q_h, o_b, o_t, o_h, D, E, BD, BE, PHI, HAS_MASK, SQUARED, WHOLE, TURNED, REFLECTED,
-            )  # fmt: skip
-    else:
-        _attend(
-            Q, STATE, O, SQUARES, batch, tl.program_id(2).to(tl.int64), rows, row, local, inside, real,
-            None, None, None, T, H, q_b, q_t, q_h, o_b, o_t, o_h,
-            D, E, BD, BE, PHI, HAS_MASK, SQUARED, WHOLE, TURNED, REFLECTED,
-        )  # fmt: skip
+    begin = tl.program_id(2).to(tl.int64) * heads
+    for head in range(begin, begin + heads):
+        q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
+        state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
+        if TURNED:
+            q = turned(q, d, cos, sin, direction, D, BD, PHI, REFLECTED).to(q.dtype)
+        else:
+            q = phi(q, d, PHI, D, D < BD)
+        out = keep(tl.dot(q, state, input_precision="ieee"), real, HAS_MASK)
+        store_tile(O + batch * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
+        store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
 
 
 @triton.jit
