@@ -19,7 +19,7 @@ _TWO_OVER_PI = tl.constexpr(0.6366197723675814)
 # 1.5 · 2²³: what is added to this number is rounded to a whole one, whose last bits are those of the sum.
 _ROUNDING = tl.constexpr(12582912.0)
 _FARTHEST = tl.constexpr(4194304.0)
-# Programs that keep an H200 busy: 16 on each of 132 multiprocessors.
+# Programs that should keep an H200 busy: 16 on each of 132 multiprocessors (reckoned, not measured).
 _ENOUGH = 2112
 
 
