@@ -178,8 +178,8 @@ def _check_gradients(cell: Cell, model: nn.Module, batch: dict[str, Tensor]) -> 
     """The gate of compiled backward passes: every parameter that counts gets a gradient as large as op by op.
 
     Sizes are compared, because dropout is another one in each run; what a compiler loses is lost whole. Where they
-    differ, float32 is asked as well: of cosFormer's key projections at 4,096 tokens most is rounding in bfloat16, which
-    a compiler may do less of.
+    differ, float32 is asked as well: in bfloat16 small gradients may be rounding for the most part (some of cosFormer's
+    are, at 4,096 tokens), of which a compiler may do less.
     """
     found = _gradient_norms(model, model, batch)
     eager = _gradient_norms(model.forward, model, batch)

@@ -148,10 +148,9 @@ def attended(
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = room_for_squares(v, squared)
     options = _options(q, v, mask, block_size, kind, causal)
+    options = _capped(options, q.dtype, seeds is not None, _FORWARD_REGISTERS)
     blocks, batch, heads = _grid(q, block_size)
     together = turning.heads_together(heads, blocks * batch)
-    if turning is NOT_TURNED:  # with a rotation in it there would not be registers enough
-        options = _capped(options, q.dtype, seeds is not None, _FORWARD_REGISTERS)
     block_forward[blocks, batch, heads // together](
         q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), *turning.arguments(), q.shape[1], heads, together,
         _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],

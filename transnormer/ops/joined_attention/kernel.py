@@ -27,8 +27,8 @@ _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
 # so the turned ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64 MiB)
 # keeps them: 0.75 GiB, for about one percent of a step (an H200; reckoned from the forward's 63 us of memory traffic).
 _WORTH_RECOMPUTING = 128 * 2**20
-# Heads that are turned by the attention itself. DiagAttention takes 95 registers then at 32 columns, 162 at 64; with
-# 128 columns it spills (compiled for an H200).
+# Columns of heads that are turned by the attention itself: with 32 DiagAttention takes 95 registers then, with 64 as
+# few as it is allowed now, and with 128, it spills (compiled for an H200).
 _WIDEST_TURNED = 32
 
 
