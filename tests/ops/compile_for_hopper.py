@@ -167,7 +167,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(*turned)
 
         yield f"rotate d={d} {phi}", run_rotation
-    for d, kind, everything in product((16, 24, 32), ("norm", "softmax", "rela"), (False, True)):
+    for d, kind, everything in product((16, 24, 64, 128), ("norm", "softmax", "rela"), (False, True)):
 
         def run_turned(d=d, kind=kind, everything=everything):
             (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
@@ -206,6 +206,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         def run_glu(width=width, size=size):
             inputs = tensors((256, size), (2 * width, size), (2 * width,), (size, width))
             differentiated(glu.glu(*inputs, "silu"))
+            with torch.no_grad():
+                glu.glu(*inputs, "silu")
 
         yield f"glu {width} of {size}", run_glu
 

@@ -147,6 +147,34 @@ def test_a_narrow_layer_is_registered_as_a_compiler_needs_it(gated):
 
 
 @with_kernels
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("case", [((70, 128), 192, 128), ((3, 45, 100), 170, 97), ((1, 66), 256, 128)], ids=str)
+def test_a_wider_layer_is_one_kernel_where_no_gradients_are_asked_for(case, activation, monkeypatch):
+    from transnormer.ops.glu import kernel
+
+    inputs = problem(*case, HALF, DEVICE)
+    call = partial(glu, *inputs, activation=activation)
+    exact = glu_reference(*(tensor.double() for tensor in inputs), activation=activation)
+    products = call(backend="triton")
+
+    def refuse(*_):
+        raise AssertionError("this layer should be one kernel")
+
+    with torch.no_grad():
+        theirs = relative(call(backend="torch").double() - exact, exact)
+        monkeypatch.setattr(kernel, "_op", refuse)
+        y = call(backend="triton")
+        assert relative(y.double() - exact, exact) <= 2 * theirs
+        assert relative(y.double() - products.double(), exact) <= 2 * theirs
+        with pytest.raises(AssertionError, match="one kernel"):  # too wide, or not half as wide in memory
+            glu(*problem((5, 129), 192, 128, HALF, DEVICE), backend="triton")
+        with pytest.raises(AssertionError, match="one kernel"):
+            glu(*(tensor.float() for tensor in inputs), backend="triton")
+    with pytest.raises(AssertionError, match="one kernel"):
+        call(backend="triton")
+
+
+@with_kernels
 def test_a_narrow_layer_keeps_its_input_alone():
     x, *weights = (tensor.requires_grad_() for tensor in problem((50, 16), 32, 16, HALF, DEVICE))
     kept = []

@@ -133,6 +133,7 @@ def test_a_mixer_trains_as_it_would_apart(name, dropout, position, compiled, mon
 TURNED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50)]
 if not INTERPRETED:
     TURNED += [((20, 1024, 8, 16), 32), ((2, 4096, 2, 32), 64), ((64, 512, 2, 32), 16), ((4, 512, 4, 24), 128)]
+    TURNED += [((16, 512, 8, 64), 64), ((4, 500, 4, 96), 32), ((4, 512, 4, 128), 64), ((2, 300, 2, 128), 128)]
 
 
 @with_kernels
@@ -169,7 +170,7 @@ def test_heads_share_a_program_where_there_are_enough():
     from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
     turning = Turning(torch.arange(4), torch.ones(8))
-    for heads, others, together in ((8, 2112, 8), (8, 1056, 4), (8, 300, 1), (6, 704, 2), (7, 400, 1), (1, 10**6, 1)):
+    for heads, others, together in ((8, 1024, 8), (8, 512, 4), (8, 150, 1), (6, 400, 2), (7, 200, 1), (1, 10**6, 1)):
         assert turning.heads_together(heads, others) == together
         assert NOT_TURNED.heads_together(heads, others) == 1
 

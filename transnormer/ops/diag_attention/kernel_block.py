@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from transnormer.ops.norm_attention.kernel_tiles import load_tile, store_tile, tile_offsets
-from transnormer.ops.rotate.kernel_turn import angles_of, turned
+from transnormer.ops.rotate.kernel_turn import angles_of, turned_in_place
 
 
 @triton.jit
@@ -112,8 +112,8 @@ def block_forward(
         k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
         v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
         if TURNED:
-            q = turned(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
-            k = turned(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
+            q = turned_in_place(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
+            k = turned_in_place(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         weights, _, _ = _weights(scores, scale, visible, RELA, WHOLE and not CAUSAL)
         if DROPS:

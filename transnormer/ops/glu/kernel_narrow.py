@@ -15,12 +15,16 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.glu.kernel_activations import activated
+from transnormer.ops.glu.narrow import WIDEST
 from transnormer.ops.launch import kernel_op, power_of_two
+from transnormer.ops.on_chip import launch
 
 _ROWS = 64
 # Hidden units at a time; where weights are summed, hidden units of a program, and programs. The fastest of 16 and of 48
 # choices for 65,536 tokens on an H200: 13 + 16 + 24 us for a gated layer, where two products and a kernel took 41 + 83.
 _UNITS, _UNITS_OF_WEIGHTS, _PROGRAMS = 32, 64, 256
+# Hidden units at a time of a forward wider than 64 (the fastest of nine choices for 102,400 tokens).
+_UNITS_OF_WIDE = 64
 
 
 @triton.jit
@@ -167,8 +171,10 @@ def _op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activ
     """The layer of x [rows, D], weight_out being [F, D_out]: [rows, D_out]."""
     y = torch.empty((x.shape[0], weight_out.shape[1]), dtype=x.dtype, device=x.device)
     if x.shape[0]:
-        grid, options = (triton.cdiv(x.shape[0], _ROWS),), _options(x, weight_in, weight_out, activation, _UNITS)
-        narrow_forward[grid](x, weight_in, bias_in, weight_out, y, x.shape[0], **options)
+        units = _UNITS if max(x.shape[1], weight_out.shape[1]) <= WIDEST else _UNITS_OF_WIDE
+        options = _options(x, weight_in, weight_out, activation, units)
+        grid = (triton.cdiv(x.shape[0], _ROWS),)
+        launch(narrow_forward, grid)(x, weight_in, bias_in, weight_out, y, x.shape[0], **options)
     return y
 
 

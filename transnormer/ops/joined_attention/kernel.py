@@ -1,8 +1,8 @@
 """Rotation and attention of a joined projection, from the kernels of `rotate`, `norm_attention` and `diag_attention`.
 
 The attention's backward writes the gradient of the values, and the rotation's those of queries and keys, into one
-tensor. What was turned is turned again in the backward where it is large. Where nothing turned is kept, narrow heads
-are turned as the attention reads them, and never lie in memory; but a causal NormAttention has enough to do.
+tensor. What was turned is turned again in the backward where it is large. Where nothing turned is kept, the attention
+turns what it reads, and it never lies in memory; but a causal NormAttention has enough to do.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
 # so the turned ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64 MiB)
 # keeps them: 0.75 GiB, for about one percent of a step (an H200; reckoned from the forward's 63 us of memory traffic).
 _WORTH_RECOMPUTING = 128 * 2**20
-# Columns of heads that are turned by the attention itself: with 32 DiagAttention takes 95 registers then, with 64 as
-# few as it is allowed now, and with 128, it spills (compiled for an H200).
-_WIDEST_TURNED = 32
+# Columns of heads that are turned by the attention itself, by the bytes of a number: on an H200 that takes 0.46 to 0.87
+# of the time of a rotation and an attention (heads of 16 to 128 columns, bfloat16). In float32 wider ones would spill.
+_WIDEST_TURNED = {2: 128, 4: 32}
 
 
 def why_not(
@@ -79,7 +79,7 @@ def _nothing(like: Tensor) -> Tensor:
 
 def _turns_as_it_reads(q: Tensor, kind: str, causal: bool) -> bool:
     """Whether the attention has registers left for cosines and sines."""
-    return q.shape[3] <= _WIDEST_TURNED and not (kind == "norm" and causal)
+    return q.shape[3] <= _WIDEST_TURNED[q.element_size()] and not (kind == "norm" and causal)
 
 
 @_op.register_fake
