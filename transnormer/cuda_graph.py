@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
@@ -24,6 +25,9 @@ def capture(step: Callable[[], T], *, warmup: int = 3) -> Callable[[], T]:
     it is recorded: kernels are compiled and workspaces allocated there, so whoever cares about their effects undoes
     them.
     """
+    # A gradient is added up on the stream where its parameter was first used, as long as anything of that use is left,
+    # garbage too; a recording cannot wait for another stream.
+    gc.collect()
     side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -217,6 +217,24 @@ def test_a_mixer_infers_what_it_trains(name, kind, causal, monkeypatch):
 
 
 @with_kernels
+@pytest.mark.parametrize("name", ["norm", "diag"])
+def test_a_compiled_mixer_takes_sequences_of_any_length(name, monkeypatch):
+    """At the second length the compiler leaves it open, with gradients and without."""
+    monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
+    for module in (contract, turned):
+        monkeypatch.setattr(module, "should_join", lambda *_: True)
+    torch.manual_seed(0)
+    mixer = build_mixer(name, hidden_size=32, num_heads=2, causal=True, max_length=70, position="rope").to(DEVICE)
+    compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    for length in (40, 70, 51):
+        x = torch.randn(2, length, 32, device=DEVICE)
+        for trains in (True, False):
+            with torch.set_grad_enabled(trains):
+                torch.testing.assert_close(compiled(x, packed=True), mixer(x, packed=True), rtol=1e-3, atol=1e-4)
+    torch.compiler.reset()
+
+
+@with_kernels
 def test_only_what_is_turned_is_joined(monkeypatch):
     monkeypatch.setattr(turned, "should_join", lambda *_: True)
     x = torch.randn(1, 8, 32, device=DEVICE)
