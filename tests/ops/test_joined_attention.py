@@ -129,8 +129,8 @@ def test_a_mixer_trains_as_it_would_apart(name, dropout, position, compiled, mon
         torch.testing.assert_close(joined, apart, rtol=1e-3, atol=1e-4 * float(apart.detach().abs().max()))
 
 
-# Shapes and blocks: ragged, with columns to fill up, and on a GPU those of models.
-TURNED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50)]
+# Shapes and blocks: ragged, with columns to fill up, wide, and on a GPU those of models.
+TURNED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50), ((1, 30, 2, 64), 16)]
 if not INTERPRETED:
     TURNED += [((20, 1024, 8, 16), 32), ((2, 4096, 2, 32), 64), ((64, 512, 2, 32), 16), ((4, 512, 4, 24), 128)]
     TURNED += [((16, 512, 8, 64), 64), ((4, 500, 4, 96), 32), ((4, 512, 4, 128), 64), ((2, 300, 2, 128), 128)]

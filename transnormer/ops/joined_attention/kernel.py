@@ -194,7 +194,7 @@ def joined_attention(
         PHI_CODES[feature_map],
         block_size,
         dropout_p,
-        trains and qkv.numel() * qkv.element_size() < 3 * _WORTH_RECOMPUTING,
+        trains and qkv.numel() * qkv.element_size() < 3 * _WORTH_RECOMPUTING,  # `nbytes` is no symbol to a compiler
         square_sums and not trains,
     )
     if square_sums and trains:  # of these the op knows no gradient
