@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.readme import with_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +52,10 @@ def test_the_two_commands_exist():
 
 def test_the_table_is_generated_from_the_result_files():
     assert with_results(README, ROOT / "results") == README, "run `make readme`"
+
+
+def test_the_tables_of_kernels_are_generated_too():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    without, tables = re.subn(r"(:begin -->).*?(<!-- [\w ]+:end -->)", r"\1\2", page, flags=re.DOTALL)
+    assert tables == 2
+    assert with_kernels(without, ROOT / "results") == page, "run `make readme`"

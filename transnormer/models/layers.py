@@ -107,7 +107,7 @@ class FFN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.up_proj, self.down_proj
-        if should_join(x, up, down) and is_narrow(x, down.weight):
+        if should_join(x, up, down) and is_narrow(x, down.weight, gated=False):
             return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
         return down(ACTIVATIONS[self.activation](up(x)))
 

@@ -5,8 +5,6 @@ python -m transnormer.report.readme README.md results
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 import sys
 from pathlib import Path
@@ -14,39 +12,29 @@ from typing import Any
 
 from transnormer.report.lra_paper import PAPER, TASKS
 from transnormer.report.lra_table import read_records, summary_rows
-
-_BEGIN, _END = "<!-- results:begin -->", "<!-- results:end -->"
+from transnormer.report.markdown import read_record, replaced, table
 
 
 def with_results(readme: str, results: Path) -> str:
     """The text with everything between the markers replaced by what the result files say now."""
     makers = (_demo, _growth, _training, _speed_over_length, _decoding, _kernels, _arena, _elsewhere)
     sections = [section for section in (make(results) for make in makers) if section]
-    return re.sub(f"{_BEGIN}.*{_END}", lambda _: "\n".join([_BEGIN, *sections, _END]), readme, flags=re.DOTALL)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _table(columns: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return replaced(readme, "results", "\n".join(sections))
 
 
 def _demo(results: Path) -> str | None:
-    record = _read(results / "demo.json")
+    record = read_record(results / "demo.json")
     if record is None:
         return None
     rows = [[str(cell) for cell in row] for row in record["rows"]]
     return (
         f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
-        f"rate is T2's best of three; {record['protocol']}):\n\n{_table(record['columns'], rows)}\n"
+        f"rate is T2's best of three; {record['protocol']}):\n\n{table(record['columns'], rows)}\n"
     )
 
 
 def _growth(results: Path) -> str | None:
-    record = _read(results / "bench" / "ops-cpu.json")
+    record = read_record(results / "bench" / "ops-cpu.json")
     if record is None:
         return None
     rows = [[row["case"], f"{row['time']:.1f}×", f"{row['memory']:.1f}×"] for row in record["growth"]]
@@ -54,12 +42,12 @@ def _growth(results: Path) -> str | None:
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
-        f"({_command(record)}):\n\n{_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+        f"({_command(record)}):\n\n{table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
 
 def _kernels(results: Path) -> str | None:
-    record = _read(results / "bench" / "ops-h200.json")
+    record = read_record(results / "bench" / "ops-h200.json")
     if record is None:
         return None
     times: dict[str, dict[str, dict[str, Any]]] = {}
@@ -77,12 +65,12 @@ def _kernels(results: Path) -> str | None:
     return (
         f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
         "(LLM), 2 of 32 (LRA); whole op with feature map and norm, rela is ReLU attention; microseconds forward / "
-        f"forward + backward; {_command(record)}):\n\n{_table(['shape', *cases], rows)}\n"
+        f"forward + backward; {_command(record)}):\n\n{table(['shape', *cases], rows)}\n"
     )
 
 
 def _training(results: Path) -> str | None:
-    record = _read(results / "bench" / "speed-lm.json")
+    record = read_record(results / "bench" / "speed-lm.json")
     if record is None:
         return None
     rows = [
@@ -99,13 +87,13 @@ def _training(results: Path) -> str | None:
     return (
         f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
         f"{settings['precision']}; {_command(record)}):\n\n"
-        + _table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
+        + table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
 
 
 def _speed_over_length(results: Path) -> str | None:
-    record = _read(results / "bench" / "speed-paper.json")
+    record = read_record(results / "bench" / "speed-paper.json")
     if record is None:
         return None
     settings, kinds = record["settings"], ("train", "inference")
@@ -138,12 +126,12 @@ def _speed_over_length(results: Path) -> str | None:
         f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
         f"second of {len(methods)} methods; {_command(record)}):\n\n"
-        f"{_table(['method', *lengths], rows)}\n"
+        f"{table(['method', *lengths], rows)}\n"
     )
 
 
 def _decoding(results: Path) -> str | None:
-    record = _read(results / "bench" / "decode.json")
+    record = read_record(results / "bench" / "decode.json")
     if record is None:
         return None
     settings = record["settings"]
@@ -165,7 +153,7 @@ def _decoding(results: Path) -> str | None:
     return (
         f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
         f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
-        f"{_table(columns, rows)}\n"
+        f"{table(columns, rows)}\n"
     )
 
 
@@ -189,7 +177,7 @@ def _arena(results: Path) -> str | None:
         "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
         "settings of `tuned` were chosen for T2, on the validation splits. † Not the published data: never compare. "
         f"‡ Differs from the recipe. What that means, and everything beside the paper's figures: {links}):\n\n"
-        f"{_table(columns, rows)}\n"
+        f"{table(columns, rows)}\n"
     )
 
 

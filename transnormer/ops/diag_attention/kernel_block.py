@@ -112,8 +112,8 @@ def block_forward(
         k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
         v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
         if TURNED:
-            q = turned_in_place(q, d, cos, sin, direction, D, BD, 0, REFLECTED).to(q.dtype)
-            k = turned_in_place(k, d, cos, sin, direction, D, BD, 0, REFLECTED).to(k.dtype)
+            q = turned_in_place(q, d, cos, sin, direction, D, BD, REFLECTED)
+            k = turned_in_place(k, d, cos, sin, direction, D, BD, REFLECTED)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         weights, _, _ = _weights(scores, scale, visible, RELA, WHOLE and not CAUSAL)
         if DROPS:
@@ -153,9 +153,7 @@ def block_backward(
     ALL: tl.constexpr = WHOLE and not CAUSAL
     # Queries down, keys across: gives dq.
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
-    weights, top, share = _weights(
-        tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, WHOLE and not CAUSAL
-    )
+    weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
     if DROPS:
         kept = _kept(SEEDS, batch * tl.num_programs(2) + head, first, local[:, None], local[None, :], threshold, BW)

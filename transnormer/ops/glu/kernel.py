@@ -18,7 +18,7 @@ from torch import Tensor
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
 from transnormer.ops.glu.kernel_narrow import narrow_layer
-from transnormer.ops.glu.narrow import is_narrow, is_narrow_without_gradients
+from transnormer.ops.glu.narrow import is_narrow
 from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
 
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
@@ -179,7 +179,7 @@ def glu(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activ
     """The kernel behind `transnormer.ops.glu`; its arguments have been checked there."""
     # Outside the op, so that the gradients come back in the dtypes of these.
     x, weight_in, bias_in, weight_out = (in_autocast_dtype(tensor) for tensor in (x, weight_in, bias_in, weight_out))
-    if is_narrow(x, weight_out) or is_narrow_without_gradients(x, weight_out):
+    if is_narrow(x, weight_out, gated=True):
         return narrow_layer(x, weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     y, _ = _op(x.reshape(-1, x.shape[-1]), weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     return y.reshape(*x.shape[:-1], weight_out.shape[0])

@@ -13,16 +13,10 @@ WIDEST, WIDEST_HIDDEN = 64, 128
 _WIDEST_INFERRED, _WIDEST_INFERRED_HIDDEN = 128, 256
 
 
-def is_narrow(x: Tensor, weight_out: Tensor) -> bool:
+def is_narrow(x: Tensor, weight_out: Tensor, *, gated: bool) -> bool:
     """Whether a layer of x [..., D] with weight_out [D_out, F] does, in half precision."""
-    return _fits(x, weight_out, WIDEST, WIDEST_HIDDEN)
-
-
-def is_narrow_without_gradients(x: Tensor, weight_out: Tensor) -> bool:
-    """Whether a gated layer does here: a wider one can if there will be no backward."""
-    return not torch.is_grad_enabled() and _fits(x, weight_out, _WIDEST_INFERRED, _WIDEST_INFERRED_HIDDEN)
-
-
-def _fits(x: Tensor, weight_out: Tensor, widest: int, widest_hidden: int) -> bool:
+    widest, widest_hidden = WIDEST, WIDEST_HIDDEN
+    if gated and not torch.is_grad_enabled():
+        widest, widest_hidden = _WIDEST_INFERRED, _WIDEST_INFERRED_HIDDEN
     out, hidden = weight_out.shape
     return matmul_dtype(x) != torch.float32 and max(x.shape[-1], out) <= widest and hidden <= widest_hidden

@@ -2,7 +2,7 @@
 
 What `rotate` and one of the two attentions do one after the other. As one op it can write the gradients of queries,
 keys and values side by side, as the projection's matrix products take them; apart they would have to be copied there.
-Without gradients attentions of narrow heads turn queries and keys as they read them.
+Where the backward does not want them, queries and keys are turned as the attention reads them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from transnormer.ops.launch import ANY_WIDTH, cannot_launch
 def why_not(*, device: str, x: Tensor | None = None, weight_out: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
     problem = cannot_launch(device, x, None, ANY_WIDTH)
-    if problem or x is None or weight_out is None or is_narrow(x, weight_out):
+    if problem or x is None or weight_out is None or is_narrow(x, weight_out, gated=False):
         return problem
     shape = f"{x.shape[-1]} -> {weight_out.shape[1]} -> {weight_out.shape[0]}"
     return f"the layer {shape} in {x.dtype}: kernels take half precision, {WIDEST} -> {WIDEST_HIDDEN} -> {WIDEST}"

@@ -103,16 +103,15 @@ def turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl
 
 
 @triton.jit
-def turned_in_place(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
-                    REFLECTED: tl.constexpr):  # fmt: skip
-    """The same, by the threads that loaded x, for wide tiles that share cosines and sines.
+def turned_in_place(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, REFLECTED: tl.constexpr):
+    """x, reflected and turned, by the threads that loaded it, for wide tiles that share cosines and sines.
 
     Otherwise the compiler turns each tile as its product wants it to lie, and keeps cosines and sines twice: where they
     fill the registers, that is slower, with few columns faster (46 us against 52 with 16 of them on an H200). It moves
     nothing past a sum; a mirror has one.
     """
-    y = turned(x, d, cos, sin, direction, D, BD, PHI, REFLECTED)
-    return y if REFLECTED or BD < 64 else tl.sum(y[:, None, :], 1)
+    y = turned(x, d, cos, sin, direction, D, BD, 0, REFLECTED)
+    return (y if REFLECTED or BD < 64 else tl.sum(y[:, None, :], 1)).to(x.dtype)
 
 
 @triton.jit

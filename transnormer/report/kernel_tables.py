@@ -1,0 +1,101 @@
+"""The tables of kernels in docs/performance.md, generated from the records of `transnormer bench ops`.
+
+python -m transnormer.report.kernel_tables docs/performance.md results
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from transnormer.report.markdown import read_record, replaced, table
+
+_CASES = {
+    "norm causal": "NormAttention, causal",
+    "norm full": "NormAttention, bidirectional",
+    "diag softmax causal": "DiagAttention, softmax, causal",
+    "diag softmax full": "DiagAttention, softmax, bidirectional",
+    "diag rela causal": "DiagAttention, ReLA, causal",
+    "diag rela full": "DiagAttention, ReLA, bidirectional",
+}
+_PEERS = {
+    "fla-fused": "{version}, fused chunks",
+    "fla-chunk": "{version}, chunks",
+    "flex-tuned": "FlexAttention, tiles of one block, searched for †",
+    "flex": "FlexAttention",
+    "sdpa": "SDPA on blocks",
+    "sdpa-cudnn": "SDPA on blocks, cuDNN",
+    "compile": "torch.compile of plain PyTorch",
+}
+_VARIANTS = {"triton": "", "triton-folded": ", norm folded"}
+_PARTS = ("forward", "forward_backward")
+
+
+def with_kernels(page: str, results: Path) -> str:
+    """The page with its tables as the records say now."""
+    bench = results / "bench"
+    beside, searched = read_record(bench / "ops-h200.json"), read_record(bench / "ops-h200-peers.partial.json")
+    ours = read_record(bench / "ops-h200-ours.json")
+    if beside is not None and searched is not None:
+        page = replaced(page, "kernel peers", _peers(beside, searched))
+    return page if ours is None else replaced(page, "kernel goals", _goals(ours))
+
+
+def _peers(record: dict[str, Any], searched: dict[str, Any]) -> str:
+    """Microseconds of ours and of every peer that was measured, whole ops only.
+
+    A search for tiles takes long, so it is in a record of its own.
+    """
+    measured = [row for row in record["rows"] if row["by"] != "flex-tuned"]
+    measured += [row for row in searched["rows"] if row["by"] == "flex-tuned"]
+    times = {
+        (row["case"], row["by"], row["shape"]): f"{_digits(row['forward_us'])}, {_digits(row['forward_backward_us'])}"
+        for row in measured
+        if row["source"] == "measured" and "forward_us" in row
+    }
+    shapes, versions = record["settings"]["shapes"], record["settings"]["peers"]
+    rows = []
+    for case, name in _CASES.items():
+        labels = {"triton": f"**{name}: ours**"} | {
+            by: text.format(version=versions[by]) for by, text in _PEERS.items()
+        }
+        for by, label in labels.items():
+            if any((case, by, shape) in times for shape in shapes):
+                rows.append([label, *(times.get((case, by, shape), "–") for shape in shapes)])
+    return table(["", *map(_named, shapes)], rows)
+
+
+def _goals(record: dict[str, Any]) -> str:
+    """Multiples of the floor forward and forward + backward, bold where they meet the goal."""
+    cells = {(row["case"], row["by"], row["shape"]): row for row in record["summary"]}
+    shapes = record["settings"]["shapes"]
+    rows = []
+    for case, name in _CASES.items():
+        for by, variant in _VARIANTS.items():
+            if any((case, by, shape) in cells for shape in shapes):
+                rows.append([name + variant, *(_multiples(cells[case, by, shape]) for shape in shapes)])
+        goals = [cells[case, "triton", shape] for shape in shapes]
+        rows.append(["*goal*", *(", ".join(f"{row[part]['goal_x_floor']:.2f}" for part in _PARTS) for row in goals)])
+    return table(["", *map(_named, shapes)], rows)
+
+
+def _multiples(row: dict[str, Any]) -> str:
+    def one(part: dict[str, float]) -> str:
+        text = f"{part['x_floor']:.2f}"
+        return f"**{text}**" if part["x_floor"] <= part["goal_x_floor"] else text
+
+    return ", ".join(one(row[part]) for part in _PARTS)
+
+
+def _digits(microseconds: float) -> str:
+    return f"{microseconds:.0f}" if microseconds >= 100 else f"{microseconds:.1f}"
+
+
+def _named(shape: str) -> str:
+    return shape.removeprefix("LM ").replace("x", "×")
+
+
+if __name__ == "__main__":
+    target, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    target.write_text(with_kernels(target.read_text(encoding="utf-8"), folder), encoding="utf-8")
