@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.bigbird_plan import random_plan
+from transnormer.mixers.components.bigbird_plan import random_plan
 from transnormer.mixers.registry import build_mixer
 
 big_bird = pytest.importorskip("transformers.models.big_bird.modeling_big_bird", reason="the oracle is transformers'")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.gated_unit import DistanceBias
+from transnormer.mixers.components.gated_unit import DistanceBias
 from transnormer.mixers.registry import build_mixer
 
 flash_pytorch = pytest.importorskip("flash_pytorch", reason="the oracle FLASH-pytorch is not installed")

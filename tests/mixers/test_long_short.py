@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.positions import sinusoidal_embedding
+from transnormer.mixers.components.positions import sinusoidal_embedding
 from transnormer.mixers.registry import build_mixer
 
 WIDTH, HEADS = 12, 2

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
+from transnormer.mixers.components.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
 from transnormer.mixers.registry import build_mixer
 
 reformer = pytest.importorskip("transformers.models.reformer.modeling_reformer", reason="the oracle is transformers'")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_cases import check_kernel, passes_in_the_interpreter
 
-from transnormer.mixers import xnorm
+from transnormer.mixers.components import xnorm
 from transnormer.mixers.registry import build_mixer
 from transnormer.ops import diag_attention, norm_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference

@@ -10,7 +10,8 @@ import torch
 from kernel_cases import check_kernel, passes_in_the_interpreter, relative
 
 from transnormer.errors import ConfigError
-from transnormer.mixers import contract, turned
+from transnormer.mixers import contract
+from transnormer.mixers.components import turned
 from transnormer.mixers.registry import build_mixer
 from transnormer.ops import joined_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.positions import Rotation, rotary_rates
+from transnormer.mixers.components.positions import Rotation, rotary_rates
 from transnormer.ops import norm_attention, rotate
 from transnormer.ops.rotate.reference import rotate_reference
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from transnormer.cuda_graph import capture
 from transnormer.errors import ConfigError
 from transnormer.generate.temperature import check_temperature
+from transnormer.mixers.components.fixed_state import FixedState
 from transnormer.mixers.contract import Mixer
-from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.registry import list_mixers, mixer_class
 from transnormer.models.cache import DecodeCache, read_state
 from transnormer.models.heads import TransNormerForCausalLM

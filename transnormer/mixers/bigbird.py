@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.bigbird_plan import published_plan, random_plan
+from transnormer.mixers.components.bigbird_plan import published_plan, random_plan
 from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding

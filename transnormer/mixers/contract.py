@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.fixed_state import FixedState
-from transnormer.mixers.linear import XavierLinear, should_join, should_share_a_kernel
-from transnormer.mixers.packing import Packing
+from transnormer.mixers.components.fixed_state import FixedState
+from transnormer.mixers.components.linear import XavierLinear, should_join, should_share_a_kernel
+from transnormer.mixers.components.packing import Packing
 from transnormer.ops import linears
 from transnormer.ops.shapes import check_mask
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.components.fixed_state import FixedState, fixed_slots
+from transnormer.mixers.components.packing import append_right_aligned, newest, right_aligned_positions
+from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.turned import TurnedAttention
+from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import State, Traits, real_tokens
-from transnormer.mixers.fixed_state import FixedState, fixed_slots
-from transnormer.mixers.packing import append_right_aligned, newest, right_aligned_positions
-from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
-from transnormer.mixers.turned import TurnedAttention
-from transnormer.mixers.xnorm import XNorm
 from transnormer.ops import diag_attention, diag_decode_step
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step

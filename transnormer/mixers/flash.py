@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
+from transnormer.mixers.components.packing import append_right_aligned, newest, right_aligned_positions
+from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
-from transnormer.mixers.gated_unit import GatedUnit, squared_relu
-from transnormer.mixers.packing import append_right_aligned, newest, right_aligned_positions
-from transnormer.mixers.positions import token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
+from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
+from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
-from transnormer.mixers.gated_unit import GatedUnit, squared_relu
-from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
-from transnormer.mixers.positions import token_positions
 from transnormer.mixers.registry import register
 
 

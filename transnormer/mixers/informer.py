@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.counter_rng import draw_below, fresh_seed
 from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
-from transnormer.mixers.draws import draw_below, fresh_seed
 from transnormer.mixers.registry import register
 from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import accumulation_dtype, zero_padding

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits
-from transnormer.mixers.precision import widened
 from transnormer.mixers.registry import register
 from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import zero_padding

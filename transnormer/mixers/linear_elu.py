@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from transnormer.mixers.components.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
-from transnormer.mixers.denominator import with_ones
-from transnormer.mixers.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, norm_decode_step
 
@@ -62,3 +62,8 @@ class LinearEluAttention(AttentionMixer):
 
     def _divide_and_project(self, out: Tensor) -> Tensor:
         return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2))
+
+
+def with_ones(v: Tensor) -> Tensor:
+    """[B, T, H, D] -> [B, T, H, D + 1]: the row sums are the product with one more column, so one state serves both."""
+    return F.pad(v, (0, 1), value=1.0)

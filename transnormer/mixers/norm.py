@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from transnormer.mixers.components.fixed_state import FixedState, fixed_memory
+from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.turned import TurnedAttention
+from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import State, Traits, real_tokens
-from transnormer.mixers.fixed_state import FixedState, fixed_memory
-from transnormer.mixers.positions import Rotation, token_positions
 from transnormer.mixers.registry import register
-from transnormer.mixers.turned import TurnedAttention
-from transnormer.mixers.xnorm import XNorm
 from transnormer.ops import norm_attention, norm_decode_step
 from transnormer.ops.feature_maps import feature_map_named
 

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segment_means, segments
+from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
-from transnormer.mixers.landmarks import segment_means, segments
-from transnormer.mixers.precision import widened
-from transnormer.mixers.pseudo_inverse import iterative_pseudo_inverse
 from transnormer.mixers.registry import register
 from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import zero_padding

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.components.pair import Pair, state_of, with_state
 from transnormer.mixers.contract import State, Traits
-from transnormer.mixers.pair import Pair, state_of, with_state
 from transnormer.mixers.registry import register
 
 COMBINATIONS = ("mean", "concat")

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.initialisation import is_loaded
+from transnormer.mixers.components.precision import in_range
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
-from transnormer.mixers.denominator import with_ones
-from transnormer.mixers.loaded import is_loaded
-from transnormer.mixers.precision import in_range
+from transnormer.mixers.linear_elu import with_ones
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, random_features
 from transnormer.ops.shapes import accumulation_dtype, zero_padding

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.initialisation import is_loaded
+from transnormer.mixers.components.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
+from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
+from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.contract import Mixer, State, Traits, XavierLinear, real_tokens
-from transnormer.mixers.loaded import is_loaded
-from transnormer.mixers.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
-from transnormer.mixers.packing import append_right_aligned, right_aligned_positions
-from transnormer.mixers.positions import token_positions
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
 

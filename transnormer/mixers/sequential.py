@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from transnormer.mixers.components.pair import Pair, state_of, with_state
 from transnormer.mixers.contract import State, Traits
-from transnormer.mixers.pair import Pair, state_of, with_state
 from transnormer.mixers.registry import register
 
 

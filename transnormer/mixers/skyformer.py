@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.counter_rng import draw_below, fresh_seed
+from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segments, take
+from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
-from transnormer.mixers.draws import draw_below, fresh_seed
 from transnormer.mixers.kernelized import gaussian_kernel
-from transnormer.mixers.landmarks import segments, take
-from transnormer.mixers.precision import widened
-from transnormer.mixers.pseudo_inverse import iterative_pseudo_inverse
 from transnormer.mixers.registry import register
 from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import zero_padding

@@ -13,11 +13,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.batch_norm import BatchNorm
+from transnormer.mixers.components.batch_norm import BatchNorm
+from transnormer.mixers.components.fixed_state import FixedState
+from transnormer.mixers.components.packing import Packing
+from transnormer.mixers.components.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.mixers.contract import Mixer
-from transnormer.mixers.fixed_state import FixedState
-from transnormer.mixers.packing import Packing
-from transnormer.mixers.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding

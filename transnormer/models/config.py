@@ -13,7 +13,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.positions import ROTATIONS
+from transnormer.mixers.components.positions import ROTATIONS
 from transnormer.mixers.registry import (
     build_mixer,
     check_options,

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.linear import are_plain
+from transnormer.mixers.components.linear import are_plain
 from transnormer.models.backbone import (
     TransNormerModel,
     TransNormerPreTrainedModel,

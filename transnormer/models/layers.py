@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transnormer.mixers.batch_norm import BatchNorm
+from transnormer.mixers.components.batch_norm import BatchNorm
+from transnormer.mixers.components.linear import should_join, should_share_a_kernel
 from transnormer.mixers.contract import Mixer, State
-from transnormer.mixers.linear import should_join, should_share_a_kernel
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import gated, glu, mlp, rms_norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from transnormer.mixers.draws import draw_below, fresh_seed, hashed
+from transnormer.mixers.components.counter_rng import draw_below, fresh_seed, hashed
 
 
 def test_a_draw_depends_on_its_coordinates_alone():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from transnormer.mixers.packing import right_aligned_positions
+from transnormer.mixers.components.packing import right_aligned_positions
 from transnormer.ops.shapes import accumulation_dtype
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.batch_norm import BatchNorm
+from transnormer.mixers.components.batch_norm import BatchNorm
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.heads import TransNormerForSequenceClassification

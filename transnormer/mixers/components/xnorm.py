@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.batch_norm import BatchNorm
-from transnormer.mixers.linear import are_plain, have_biases
+from transnormer.mixers.components.batch_norm import BatchNorm
+from transnormer.mixers.components.linear import are_plain, have_biases
 from transnormer.ops import rms_norm
 
 XNORMS = ("none", "rms", "rms_gain", "layer", "batch", "head_rms")

@@ -8,8 +8,9 @@ from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import Tensor, nn
 
 import transnormer as tn
-from transnormer.mixers import contract, turned
-from transnormer.mixers.linear import are_plain, have_biases
+from transnormer.mixers import contract
+from transnormer.mixers.components import turned
+from transnormer.mixers.components.linear import are_plain, have_biases
 from transnormer.models import layers
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transnormer.mixers.draws import draw_below
+from transnormer.mixers.components.counter_rng import draw_below
 
 # Lengths that the method's authors gave a plan of their own, and the tokens that those draw from.
 _TABULATED_LENGTHS, _TABULATED_TOKENS = (1024, 3072, 4096), 1024

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.loaded import is_loaded
+from transnormer.mixers.components.initialisation import is_loaded
 from transnormer.ops import rotate
 from transnormer.ops.feature_maps import feature_map_named
 

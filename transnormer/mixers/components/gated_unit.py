@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.positions import Rotation, rotary_rates
 from transnormer.mixers.contract import Mixer
-from transnormer.mixers.positions import Rotation, rotary_rates
 from transnormer.ops.rotate.pairs import rotate_pairs
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
 

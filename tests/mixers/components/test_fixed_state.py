@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.fixed_state import FixedState
 from transnormer.mixers.contract import Mixer
-from transnormer.mixers.fixed_state import FixedState
 from transnormer.mixers.registry import build_mixer
 
 VARIANTS = [

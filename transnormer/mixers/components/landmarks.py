@@ -1,7 +1,8 @@
-"""Landmarks of a sequence: m consecutive segments of each row's real tokens, and their means.
+"""The Nyström approximation of attention: landmarks of a sequence, and the pseudo-inverse of their kernel.
 
-Row b with L real tokens has min(m, L) segments whose sizes differ by at most one; token j lies in segment ⌊j·m/L⌋. So
-any length works, padding is never part of a landmark, and where m divides L the segments are those of the papers.
+Landmarks are m consecutive segments of each row's real tokens, or their means. Row b with L real tokens has min(m, L)
+segments whose sizes differ by at most one; token j lies in segment ⌊j·m/L⌋. So any length works, padding is never part
+of a landmark, and where m divides L the segments are those of the papers.
 """
 
 from __future__ import annotations
@@ -36,3 +37,20 @@ def take(x: Tensor, positions: Tensor) -> Tensor:
 
 def _like(x: Tensor, other: Tensor) -> Tensor:
     return x.reshape(*x.shape, *[1] * (other.dim() - x.dim()))
+
+
+def iterative_pseudo_inverse(matrix: Tensor, iterations: int, *, batch_scale: bool = False) -> Tensor:
+    """The Moore-Penrose inverse by matrix products alone (Razavi et al. 2014), as Nyströmformer and Skyformer use it.
+
+    Z ← Z(13I - AZ(15I - AZ(7I - AZ)))/4 for matrices A [..., m, m] ≥ 0 whose spectral radius is at most one.
+
+    Starts at Aᵀ over the largest column sum of each matrix; `batch_scale` takes the largest of the whole batch, which
+    couples its samples. Rows and columns of A that are zero stay exactly zero in Z.
+    """
+    largest = matrix.sum(dim=-2).amax(dim=-1)[..., None, None]
+    inverse = matrix.mT / (largest.amax() if batch_scale else largest)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inverse = inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product))) / 4
+    return inverse

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from transnormer.mixers.components.fixed_state import FixedState
+from transnormer.mixers.components.linear import should_join
+from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State
-from transnormer.mixers.fixed_state import FixedState
-from transnormer.mixers.linear import should_join
-from transnormer.mixers.positions import Rotation, token_positions
-from transnormer.mixers.xnorm import XNorm
 from transnormer.ops import joined_attention
 
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transnormer.mixers.landmarks import segment_means, segments
-from transnormer.mixers.pseudo_inverse import iterative_pseudo_inverse
+from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segment_means, segments
 
 
 @given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=4), count=st.integers(1, 150))

@@ -1,12 +1,14 @@
-"""The laws that every registered mixer obeys; a new file in mixers/ is covered from the day it exists."""
+"""Contract tests of every registered mixer; a new file in mixers/ is covered from the day it exists."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 
 import pytest
 import torch
 
+import transnormer.mixers
 from transnormer.errors import ConfigError
 from transnormer.mixers.registry import build_mixer, list_mixers, mixer_class, mixer_options
 
@@ -74,7 +76,7 @@ def test_any_length_gives_finite_output_of_the_same_shape(case):
 
 
 @ALL
-def test_a_batch_without_texts_gives_one_back(case):
+def test_a_batch_without_sequences_gives_one_back(case):
     mixer, x = build(case).train(), tokens(0, 70).requires_grad_()
     for mask in (None, torch.ones(0, 70, dtype=torch.bool)):
         y = mixer(x, mask=mask)
@@ -262,3 +264,8 @@ def test_bad_requests_are_errors_when_built(name):
 def test_unknown_mixer_suggests_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'softmax'"):
         build_mixer("sofmax", hidden_size=HIDDEN, num_heads=HEADS, causal=True, max_length=64)
+
+
+def test_a_file_of_the_zoo_is_a_mixer_by_its_name():
+    files = {file.name for file in pkgutil.iter_modules(transnormer.mixers.__path__) if not file.ispkg}
+    assert files == {*list_mixers(), "contract", "registry"}

@@ -1,4 +1,4 @@
-"""Random choices as a pure function of a seed and coordinates: the same on every device, for any batch and length.
+"""A counter-based random generator: numbers are a pure function of a seed and coordinates, alike on every device.
 
 A generator's numbers depend on the shape that is asked for, so a padded batch would see other choices than its rows
 alone. A hash of (seed, coordinates) does not, and needs neither a table for the longest sequence nor a state.
