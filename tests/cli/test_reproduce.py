@@ -95,7 +95,11 @@ def test_one_cell_from_fresh_interpreters(setup: str | None, folder: str, tmp_pa
         ),
         (["--tasks", "text", "--data", ".", "model.embedding=number"], "tokens of lra/text are not amounts", "table"),
         (["data.sequence_length=9"], "all 16 cells: data.sequence_length: has no meaning for lra/listops", "leave it"),
-        (["--methods", "t2", "train.speed=graph"], "train.speed=graph needs a CUDA device", "train.speed=auto"),
+        (
+            ["--methods", "t2", "train.execution=cuda_graph"],
+            "train.execution=cuda_graph needs a CUDA device",
+            "train.execution=auto",
+        ),
         (["--methods", "vanilla", "model.num_attention_heads=3"], "listops-vanilla-42: ", "divides"),
         (
             ["model.mixer_options={diag: {block_size: 0}}"],

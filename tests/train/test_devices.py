@@ -32,7 +32,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 def test_a_compiled_run_learns_the_same_and_resumes(store: Path, tmp_path: Path, monkeypatch) -> None:
     plain = tiny_config(store, model__dropout=0.0)
     train(plain, tmp_path / "plain", show=False)
-    compiled = tiny_config(store, model__dropout=0.0, train__speed="compile")
+    compiled = tiny_config(store, model__dropout=0.0, train__execution="compile")
     stop_after(monkeypatch, 5)
     with pytest.raises(Preempted):
         train(compiled, tmp_path / "compiled", show=False)

@@ -27,8 +27,8 @@ WHOLE = {"train__micro_batch_size": None, "train__steps": 8, "train__log_every":
 
 @pytest.fixture
 def graph_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the path of train.speed=graph; without a GPU the step is neither compiled nor recorded."""
-    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
+    """Take the path of train.execution=cuda_graph; without a GPU the step is neither compiled nor recorded."""
+    monkeypatch.setattr(learner_module, "choose_execution", lambda *_: "cuda_graph")
 
 
 def norms(name: str) -> dict[str, Any]:
@@ -61,10 +61,10 @@ def same_run(ours: Path, plain: Path, rel: float) -> None:
 def test_it_learns_what_the_loop_learns(lra_store, task: str, norm: str, tmp_path: Path, monkeypatch) -> None:
     config = lra_config(task, lra_store(task), optim__clip_norm=0.5, **norms(norm), **STILL, **WHOLE)
     plain = train(config, tmp_path / "plain", show=False)
-    assert plain["speed"] == "eager"
-    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
+    assert plain["execution"] == "eager"
+    monkeypatch.setattr(learner_module, "choose_execution", lambda *_: "cuda_graph")
     result = train(config, tmp_path / "ours", show=False)
-    assert result["speed"] == "graph"
+    assert result["execution"] == "cuda_graph"
     assert len(journal_lines(tmp_path / "ours", "prepared")) == 1
     assert result["tokens"] == plain["tokens"]
     assert result["test"]["metrics"] == pytest.approx(plain["test"]["metrics"], rel=1e-4)
@@ -145,7 +145,7 @@ def test_the_update_is_torchs(lra_store, clipping: dict[str, float]) -> None:
 
 
 def test_what_a_graph_cannot_do_is_said(lra_store, tmp_path: Path) -> None:
-    config = lra_config("lra/listops", lra_store("lra/listops"), **{**WHOLE, "train__speed": "graph"})
+    config = lra_config("lra/listops", lra_store("lra/listops"), **{**WHOLE, "train__execution": "cuda_graph"})
     with pytest.raises(ConfigError, match="needs a CUDA device"):
         train(config, tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
@@ -153,9 +153,9 @@ def test_what_a_graph_cannot_do_is_said(lra_store, tmp_path: Path) -> None:
 
 def test_a_run_made_as_a_graph_is_scored_op_by_op(lra_store, tmp_path: Path, monkeypatch) -> None:
     """Where there is no GPU, too, and with the same numbers."""
-    config = lra_config("lra/text", lra_store("lra/text"), **{**WHOLE, "train__speed": "graph"})
+    config = lra_config("lra/text", lra_store("lra/text"), **{**WHOLE, "train__execution": "cuda_graph"})
     with monkeypatch.context() as as_on_a_gpu:
-        as_on_a_gpu.setattr(learner_module, "choose_speed", lambda *_: "graph")
+        as_on_a_gpu.setattr(learner_module, "choose_execution", lambda *_: "cuda_graph")
         result = train(config, tmp_path, show=False)
     scored = evaluate_run(tmp_path, "test", "best")
     assert scored["metrics"] == pytest.approx(result["test"]["metrics"], rel=1e-5)
@@ -169,7 +169,7 @@ def test_a_step_that_cannot_be_compiled_says_what_to_do(lra_store, tmp_path: Pat
     config = lra_config("lra/listops", lra_store("lra/listops"), **WHOLE)
     with pytest.raises(TransNormerError, match=r"as a CUDA graph: no compiler here \(train") as caught:
         train(config, tmp_path / "run", show=False)
-    assert "train.speed=eager" in caught.value.hint
+    assert "train.execution=eager" in caught.value.hint
 
 
 @pytest.mark.gpu
@@ -178,26 +178,26 @@ def test_a_step_that_cannot_be_compiled_says_what_to_do(lra_store, tmp_path: Pat
     [("lra/listops", "rms"), ("lra/retrieval", "rms"), ("lra/image", "rms"), ("lra/listops", "batch")],
 )
 def test_on_a_gpu_the_graph_learns_what_single_ops_learn(lra_store, task: str, norm: str, tmp_path: Path) -> None:
-    for speed in ("eager", "graph"):
+    for execution in ("eager", "cuda_graph"):
         config = lra_config(
             task,
             lra_store(task),
             **STILL,
             **norms(norm),
-            train__speed=speed,
+            train__execution=execution,
             **{**WHOLE, "train__device": "cuda", "train__precision": "float32"},
         )
-        assert train(config, tmp_path / speed, show=False)["speed"] == speed
-    same_run(tmp_path / "graph", tmp_path / "eager", rel=2e-3)
+        assert train(config, tmp_path / execution, show=False)["execution"] == execution
+    same_run(tmp_path / "cuda_graph", tmp_path / "eager", rel=2e-3)
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
 def test_language_models_take_the_same_step(store: Path, task: str, tmp_path: Path, monkeypatch) -> None:
     config = tiny_config(store, task=task, train__micro_batch_size=None, train__log_every=3, model__dropout=0.0)
     plain = train(config, tmp_path / "plain", show=False)
-    monkeypatch.setattr(learner_module, "choose_speed", lambda *_: "graph")
+    monkeypatch.setattr(learner_module, "choose_execution", lambda *_: "cuda_graph")
     result = train(config, tmp_path / "ours", show=False)
-    assert (result["speed"], result["tokens"]) == ("graph", plain["tokens"])
+    assert (result["execution"], result["tokens"]) == ("cuda_graph", plain["tokens"])
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
 
 

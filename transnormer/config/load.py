@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
 from transnormer.config.recipe import read_recipe
+from transnormer.config.renamed import RENAMED, upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.config.yaml_text import KeyPath, dump_yaml, parse_yaml
 from transnormer.errors import ConfigError
@@ -46,8 +47,12 @@ def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The config of a run as it was dumped; older versions let keys without effect stand beside a store."""
-    return _validated(*_layers(path, ()))
+    """The config of a run as this or an older version dumped it, keys without effect beside a store included."""
+    read = read_recipe(path)
+    tree: Tree = {}
+    origins: dict[str, str] = {}
+    _lay_over(tree, upgraded(read.tree), (), origins, read.origin)
+    return _validated(tree, origins)
 
 
 def dump_config(config: RunConfig) -> str:
@@ -66,7 +71,7 @@ def _layers(recipe: str | Path, overrides: Iterable[str]) -> tuple[Tree, dict[st
     read = read_recipe(recipe)
     tree: Tree = {}
     origins: dict[str, str] = {}
-    _lay_over(tree, read.tree, (), origins, lambda path: f"{read.name}, line {read.lines[path]}")
+    _lay_over(tree, read.tree, (), origins, read.origin)
     for text in overrides:
         _lay_over(tree, _parse_override(text), (), origins, _constant(f"{_OVERRIDE}{text}"))
     return tree, origins
@@ -153,6 +158,9 @@ def _lay_over(
             _lay_over(tree.setdefault(name, {}), value or {}, path, origins, origin)
         elif key is None:
             full = ".".join([dotted, *_first_path(value)])
+            if renamed := RENAMED.get(dotted):
+                now = renamed.written(value)
+                raise ConfigError(f"{dotted} is now {renamed.now}, in {origin(path)}", hint=f"write {now}")
             raise ConfigError(f"{full}: no such key, in {origin(path)}", hint=nearest_key(full))
         else:
             origins[dotted] = origin(path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transnormer.config.yaml_text import Lines, parse_yaml
+from transnormer.config.yaml_text import KeyPath, Lines, parse_yaml
 from transnormer.errors import ConfigError, did_you_mean
 
 SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
@@ -20,6 +20,10 @@ class Recipe:
     path: Path
     tree: dict[str, Any]
     lines: Lines
+
+    def origin(self, path: KeyPath) -> str:
+        """Where a key stands; one that is renamed while it is read stands on no line."""
+        return f"{self.name}, line {self.lines[path]}" if path in self.lines else self.name
 
 
 def list_recipes() -> list[str]:

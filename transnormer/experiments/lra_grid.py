@@ -45,7 +45,7 @@ from transnormer.train.durable import disk_errors
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import require_tensorboard
 from transnormer.train.run_folder import RunFolder
-from transnormer.train.speed import choose_speed
+from transnormer.train.speed import choose_execution
 
 # One compiles or evaluates while the other trains. More gain little: the kernels of one cell alone keep an H200 busy
 # for nine tenths of its step (T2, ListOps), and several cells take the cache from each other.
@@ -276,7 +276,7 @@ def _check_machine(train: TrainSection, device: str) -> None:
     if train.tensorboard:
         require_tensorboard()
     if device == "cpu":
-        choose_speed(train, Ranks(train))
+        choose_execution(train, Ranks(train))
 
 
 def _check_data(cell: Cell, store: ExampleStore) -> None:

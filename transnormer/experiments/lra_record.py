@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from transnormer.config.load import load_config
+from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.prepare import plan
@@ -58,7 +59,7 @@ def cell_record(cell: Cell, result: dict[str, Any], store: ExampleStore, ended: 
         "resumed_after": ended.first_step if ended else None,
         "peak_memory_bytes": result["peak_memory_bytes"],
         "seconds": result["seconds"],
-        "speed": result.get("speed"),
+        "execution": result.get("execution"),
         "parameters": result["parameters"],
         "protocol": result["protocol"],
         "data": data_facts(store),
@@ -85,7 +86,7 @@ def check_record(record: Record, cell: Cell, path: Path, store: ExampleStore | N
     Without a store or files the data would be generated, and the arguments say which they would be.
     """
     try:
-        config = RunConfig.model_validate(record["config"])
+        config = RunConfig.model_validate(upgraded(record["config"]))
     except ValidationError as error:
         raise ConfigError(
             f"{path} has a config of another version of this program: {error.errors()[0]['msg']}",

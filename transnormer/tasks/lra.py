@@ -210,7 +210,7 @@ class LongRangeArena(Task):
         """Examples of similar length together, so that little is padded."""
         examples, chosen = self.examples(split), self.chosen(split)
         mine = chosen[np.argsort(examples.lengths[chosen].max(axis=1), kind="stable")][rank::world_size]
-        size = self.config.train.micro_batch_size or self.config.train.batch_size
+        size = self.config.train.sequences_per_evaluation
         for start in range(0, len(mine), size):
             yield self.batch(examples, mine[start : start + size].tolist())
 

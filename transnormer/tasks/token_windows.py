@@ -134,7 +134,7 @@ class TokenWindowTask(Task):
         """Full windows in batches, and the last, shorter one by itself: nothing needs padding."""
         total = min(len(windows), self.config.data.eval_windows or len(windows))
         mine = range(total)[rank::world_size]
-        size = self.config.train.micro_batch_size or self.config.train.batch_size
+        size = self.config.train.sequences_per_evaluation
         full = [index for index in mine if index < windows.complete]
         groups = [full[start : start + size] for start in range(0, len(full), size)]
         groups += [[index] for index in mine if index >= windows.complete]

@@ -27,7 +27,7 @@ from transnormer.train.optim import (
 )
 from transnormer.train.randomness import seed_step
 from transnormer.train.ranks import Ranks
-from transnormer.train.speed import choose_speed
+from transnormer.train.speed import choose_execution
 from transnormer.train.whole_step import WholeStep
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -44,14 +44,14 @@ class Learner:
             )
         self.config, self.ranks = config, ranks
         self.task = build_task(config)
-        self.speed = choose_speed(config.train, ranks)
+        self.execution = choose_execution(config.train, ranks)
         self.model = self._seeded_model()
-        self._wrapped = ranks.wrap(self.model) if self.speed != "graph" else self.model.to(ranks.device)
-        if self.speed == "compile":
+        self._wrapped = ranks.wrap(self.model) if self.execution != "cuda_graph" else self.model.to(ranks.device)
+        if self.execution == "compile":
             self.model.compile()
         self.optimizer = build_adamw(self.model, config.optim)
         self._whole: WholeStep | None = None
-        if self.speed == "graph":
+        if self.execution == "cuda_graph":
             feeds = self.task.feeds(ranks.device)
             self._whole = WholeStep(self.model, self.task, feeds, self.optimizer, config, bf16=ranks.uses_bf16)
             self._whole.adopt()
@@ -73,7 +73,7 @@ class Learner:
             first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise TransNormerError(
                 f"the step could not be compiled and recorded as a CUDA graph: {first_line}",
-                hint="train.speed=eager, in a new run, makes its steps op by op; see also `transnormer doctor`",
+                hint="train.execution=eager, in a new run, makes its steps op by op; see also `transnormer doctor`",
             ) from error
 
     def advance(self, step: int, batches: Sequence[int]) -> list[Gradients]:

@@ -32,7 +32,7 @@ from transnormer.train.snapshots import (
     save_final,
     weights_folder,
 )
-from transnormer.train.speed import choose_speed
+from transnormer.train.speed import choose_execution
 from transnormer.train.state import Best, RunState
 
 _SPLIT = "valid"  # what a run is evaluated on while it trains
@@ -67,7 +67,7 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
         require_tensorboard()
     if config.data.store is None:
         find_data(config)
-        choose_speed(config.train, ranks)
+        choose_execution(config.train, ranks)
     else:
         Learner(config, ranks)
 
@@ -105,7 +105,7 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     folder.require_store(config)
     weights, step = weights_folder(folder, checkpoint)
     # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
-    train = config.train.model_copy(update={"speed": "eager"})
+    train = config.train.model_copy(update={"execution": "eager"})
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from transnormer.config.keys import flat
 from transnormer.config.load import config_hash
+from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError
 from transnormer.train import checkpoint
@@ -87,7 +88,7 @@ def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:
 
 
 def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
-    before, now = flat(stored), flat(current)
+    before, now = flat(upgraded(stored)), flat(current)
     keys = sorted((before.keys() | now.keys()) - _PLACES)
     different = [key for key in keys if before.get(key) != now.get(key)]
     if different:

@@ -8,20 +8,20 @@ from transnormer.config.schema import TrainSection
 from transnormer.errors import ConfigError
 from transnormer.train.ranks import Ranks
 
-Speed = Literal["eager", "compile", "graph"]
+Execution = Literal["eager", "compile", "cuda_graph"]
 
 
-def choose_speed(train: TrainSection, ranks: Ranks) -> Speed:
-    """What `train.speed` means on this device."""
+def choose_execution(train: TrainSection, ranks: Ranks) -> Execution:
+    """What `train.execution` means on this device."""
     on_gpu = ranks.device.type == "cuda"
     obstacle = _obstacle_to_graph(train, ranks)
-    if train.speed == "graph" and obstacle:
-        raise ConfigError(f"train.speed=graph {obstacle}", hint="use train.speed=auto")
-    if train.speed != "auto":
-        return train.speed
+    if train.execution == "cuda_graph" and obstacle:
+        raise ConfigError(f"train.execution=cuda_graph {obstacle}", hint="use train.execution=auto")
+    if train.execution != "auto":
+        return train.execution
     if not on_gpu:
         return "eager"
-    return "compile" if obstacle else "graph"
+    return "compile" if obstacle else "cuda_graph"
 
 
 def _obstacle_to_graph(train: TrainSection, ranks: Ranks) -> str | None:

@@ -104,7 +104,8 @@ class WholeStep:
             with torch.no_grad(), self._autocast():
                 return self.task.evaluate(self.model, split, self.device)
         totals = torch.zeros(len(self.data.scores), dtype=torch.float64, device=self.device)
-        for feed in self.data.eval_feeds(split, _SCORED_TOGETHER * self.config.train.batch_size):
+        size = self.config.train.eval_batch_size or _SCORED_TOGETHER * self.config.train.batch_size
+        for feed in self.data.eval_feeds(split, size):
             static, score = self._recorded_scores.get(split) or self._record_score(self.data, split, feed)
             self._send(feed, static)
             totals += score()
