@@ -12,7 +12,7 @@ import pytest
 from transnormer.config.schema import RunConfig
 from transnormer.data.store import TokenStore
 from transnormer.errors import ConfigError, DataError, RunInUseError
-from transnormer.train.durable import write_json
+from transnormer.files import write_json
 from transnormer.train.run_folder import RunFolder
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import datetime
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, DiskError, did_you_mean
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.files import disk_errors, write_json, write_text
 
+_HINT = "choose another --out"
 _SUFFIXES = {"k": 1024, "m": 1024**2}
 
 
 def require_writable(path: Path) -> None:
     """Raise what writing the record would, before minutes are spent on measuring it; nothing is written."""
     for file in (path, _partial(path), _table(path)):
-        with _disk_errors(file):
+        with disk_errors(file, hint=_HINT):
             if file.exists():
                 file.open("ab").close()
-    with _disk_errors(path):
+    with disk_errors(path, hint=_HINT):
         folder = path.parent
         while not folder.exists():
             folder = folder.parent
@@ -50,8 +50,7 @@ def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dic
 def write_table(record: Path, table: str) -> Path:
     """Write a table beside its record; returns where."""
     path = _table(record)
-    with _disk_errors(path):
-        path.write_text(table + "\n", encoding="utf-8")
+    write_text(path, table + "\n", _HINT)
     return path
 
 
@@ -63,14 +62,6 @@ def _table(path: Path) -> Path:
     return path.with_suffix(".md")
 
 
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DiskError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
-
-
 def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
     record = {
         "benchmark": name,
@@ -80,9 +71,9 @@ def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str,
         "rows": rows,
         "environment": describe_environment(),
     }
-    with _disk_errors(path):
+    with disk_errors(path, hint=_HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_json(path, record, _HINT)
 
 
 def parse_lengths(text: str, option: str = "--lengths") -> list[int]:

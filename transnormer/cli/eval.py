@@ -31,7 +31,7 @@ def evaluate(
 
     Example: transnormer eval run --split test --checkpoint best
     """
-    from transnormer.train.durable import write_json
+    from transnormer.files import write_json
     from transnormer.train.loop import evaluate_run
 
     scored = evaluate_run(run, split.value, checkpoint.value)

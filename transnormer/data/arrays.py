@@ -14,7 +14,7 @@ import numpy as np
 
 from transnormer.data.integrity import RecordedFile
 from transnormer.data.manifest import Shard
-from transnormer.data.store_folder import flush
+from transnormer.files import flush
 
 MAX_ENTRIES = 2**27  # of one file
 

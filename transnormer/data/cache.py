@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transnormer.data.prepare import Plan, Source, plan, write_store
 from transnormer.data.store import TokenStore
-from transnormer.data.store_folder import disk_errors, partial_prefix
+from transnormer.files import disk_errors, lock, partial_prefix, remove_leftovers
 
 
 def cached_store(
@@ -41,9 +38,11 @@ def cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
     path = cache_root() / "stores" / f"{name}-{key}"
     if path.exists():  # stores appear whole, by a rename: to read one, the cache need not be writable
         return path
-    with _lock(path):
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with lock(path.with_name(f".{path.name}.lock"), wait=True):
         if not path.exists():
-            _remove_leftovers(path)
+            remove_leftovers(path.parent, partial_prefix(path))
             write(path)
     return path
 
@@ -56,19 +55,3 @@ def cache_root() -> Path:
 def _identity(plan: Plan) -> Any:
     ranges = {split: [(e.name, e.start, e.stop) for e in parts] for split, parts in plan.corpus.splits.items()}
     return [plan.meta, ranges]
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f".{path.name}.lock").open("w")
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _remove_leftovers(path: Path) -> None:
-    # We hold the lock, so an unfinished store here belongs to a process that died.
-    for leftover in path.parent.glob(f"{partial_prefix(path)}*"):
-        shutil.rmtree(leftover)

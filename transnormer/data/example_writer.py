@@ -10,7 +10,7 @@ import numpy as np
 
 from transnormer.data.arrays import ArrayWriter
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest, ExampleShards, ids_dtype
-from transnormer.data.store_folder import StoreFolder, disk_errors
+from transnormer.data.store_folder import StoreFolder
 from transnormer.errors import DataError
 
 WAITING = 1024  # examples that are written to the files together
@@ -49,7 +49,7 @@ class ExampleWriter(StoreFolder):
                 raise DataError(f"'{split}' got ids {ids.min()} .. {ids.max()} outside the vocabulary")
         if not 0 <= label < self.num_labels:
             raise DataError(f"'{split}' got the label {label}, not 0 .. {self.num_labels - 1}")
-        with disk_errors(self.path):
+        with self.writing():
             if split not in self._splits:
                 dtype = np.dtype(ids_dtype(self.vocab_size)).newbyteorder("<")
                 self._splits[split] = _SplitWriter(self.partial, split, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import NoReturn
 
 from transnormer.data.pieces import cut_safely
 from transnormer.errors import DataError
+from transnormer.files import sha256
 
 PIECE_BYTES = 2**20
 
@@ -129,7 +129,6 @@ def _whole_characters(excerpt: Excerpt, length: int) -> int:
 def sha256_of(path: Path) -> str:
     """sha256 of a whole file."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}", "check its permissions") from problem

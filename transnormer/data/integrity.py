@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from transnormer.errors import DataError
+from transnormer.files import sha256
 
 
 class RecordedFile(NamedTuple):
@@ -33,8 +33,7 @@ def check_hashes(store: Path, files: Iterable[RecordedFile]) -> None:
     for recorded in files:
         check_sizes(store, [recorded])
         path = store / recorded.file
-        with path.open("rb") as stream:
-            actual = hashlib.file_digest(stream, "sha256").hexdigest()
+        actual = sha256(path)
         if actual != recorded.sha256:
             raise DataError(
                 f"{path} was altered: its sha256 is {actual[:12]}..., not {recorded.sha256[:12]}... as recorded",

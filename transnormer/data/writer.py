@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,9 @@ import numpy as np
 
 from transnormer.data import manifest as schema
 from transnormer.data.arrays import MAX_ENTRIES, ArrayWriter
-from transnormer.data.store_folder import StoreFolder, disk_errors, sync_folder
+from transnormer.data.store_folder import StoreFolder
 from transnormer.errors import DataError
+from transnormer.files import sha256
 
 TOKENIZER_FOLDER = "tokenizer"
 
@@ -47,7 +46,7 @@ class StoreWriter(StoreFolder):
         """Adds tokens, and the bytes and words of source text they stand for, to the end of a split."""
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
             raise DataError(f"'{split}' got ids {ids.min()} .. {ids.max()} outside the vocabulary of {self.vocab_size}")
-        with disk_errors(self.path):
+        with self.writing():
             if split not in self._splits:
                 self._splits[split] = ArrayWriter(self.partial, split, self._dtype, self.shard_tokens)
             self._splits[split].append(ids)
@@ -88,10 +87,6 @@ class StoreWriter(StoreFolder):
         self.tokenizer.save_pretrained(folder)
         saved = []
         for path in sorted(folder.iterdir()):
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                os.fsync(file.fileno())
             name = f"{TOKENIZER_FOLDER}/{path.name}"
-            saved.append(schema.TokenizerFile(file=name, size=path.stat().st_size, sha256=sha256))
-        sync_folder(folder)
+            saved.append(schema.TokenizerFile(file=name, size=path.stat().st_size, sha256=sha256(path)))
         return saved

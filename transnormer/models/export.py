@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,8 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from transnormer.errors import ConfigError, DataError, DiskError
+from transnormer.errors import ConfigError, DataError
+from transnormer.files import disk_errors, new_folder
 from transnormer.models import heads
 from transnormer.models.quiet import no_progress_bars
 from transnormer.models.saving import follow_umask
@@ -26,6 +23,7 @@ _AUTO_CLASSES = {
     "TransNormerForSequenceClassification": transformers.AutoModelForSequenceClassification,
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_HINT = "make room, or choose another --out"
 
 
 def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, Any]:
@@ -37,22 +35,13 @@ def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, A
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
     with no_progress_bars():
         original, tokenizer = _load_original(source, DTYPES[dtype])
-        with _disk_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
-            with _disk_errors(out):
+        with new_folder(out, _HINT) as partial:
+            with disk_errors(out, hint=_HINT):
                 original.save_pretrained(partial)
                 follow_umask(partial)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(partial)
-            report = _read_back(original, tokenizer, partial)
-            with _disk_errors(out):
-                partial.chmod(0o755)  # mkdtemp's 0700 would keep the copy private
-                partial.replace(out)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return report
+            return _read_back(original, tokenizer, partial)
 
 
 def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
@@ -96,11 +85,3 @@ def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[
         "dtype": str(copy.dtype).removeprefix("torch."),
         "checked": f"the logits of {length} tokens are bit-equal after loading",
     }
-
-
-@contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise DiskError(f"{out} cannot be written: {error}", hint="make room, or choose another --out") from error

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.journal import read_journal
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,7 @@ def read_run(folder: Path) -> RunRecord:
     config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"
     if not config_file.is_file():
         raise ConfigError(f"{folder} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
-    lines = []
-    text = journal_file.read_bytes() if journal_file.is_file() else b""
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break  # a run that is being written, or was killed in mid-line
-        lines.append(_read_line(line, f"{journal_file}:{number}"))
+    lines = read_journal(journal_file) if journal_file.is_file() else []
     try:
         config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
         result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None
@@ -58,14 +54,3 @@ def read_run(folder: Path) -> RunRecord:
         evaluations=[line for line in lines if line["kind"] == "eval"],
         result=result,
     )
-
-
-def _read_line(text: bytes, place: str) -> dict[str, Any]:
-    """A line of a journal: an object that says what kind of line it is."""
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{place} is not JSON: {error}") from error
-    if not isinstance(line, dict) or "kind" not in line:
-        raise DataError(f"{place} is not a line of a journal: {text.decode(errors='replace').strip()[:40]}")
-    return line

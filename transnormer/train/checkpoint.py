@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.errors import CheckpointError
-from transnormer.train.durable import TEMPORARY, disk_errors, remove, sync, write_json, write_text
+from transnormer.files import TEMPORARY, disk_errors, remove, sha256, sync, sync_tree, write_json, write_text
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -134,13 +134,10 @@ def prune(checkpoints: Path, keep_last: int, keep_steps: Sequence[int]) -> None:
 
 
 def _seal(folder: Path, facts: dict[str, Any]) -> None:
+    sync_tree(folder)
     files = {}
     for name in sorted(_list_files(folder)):
-        sync(folder / name)
-        files[name] = {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            sync(path)
+        files[name] = {"size": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
     manifest = {**facts, "files": files}
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _self_hash(manifest)})
 
@@ -183,10 +180,5 @@ def _check_file(folder: Path, name: str, expected: dict[str, Any]) -> None:
         raise BrokenCheckpoint(f"{folder}: {name} is not a regular file")
     if status.st_size != expected["size"]:
         raise BrokenCheckpoint(f"{folder}: {name} has {status.st_size} bytes, the manifest says {expected['size']}")
-    if _sha256(folder / name) != expected["sha256"]:
+    if sha256(folder / name) != expected["sha256"]:
         raise BrokenCheckpoint(f"{folder}: the content of {name} differs from its recorded sha256")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

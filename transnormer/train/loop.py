@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
+from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.tasks.registry import find_data
 from transnormer.train.checkpoint import Quarantined, list_checkpoints
 from transnormer.train.gradients import Gradients
-from transnormer.train.guards import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.train.learner import Learner
 from transnormer.train.outcome import write_result
 from transnormer.train.ranks import Ranks

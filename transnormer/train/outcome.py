@@ -8,7 +8,7 @@ import torch
 
 from transnormer.config.load import config_hash
 from transnormer.environment import hardware, source_commit, versions
-from transnormer.train.durable import write_json
+from transnormer.files import write_json
 from transnormer.train.learner import Learner, count_parameters
 from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState

@@ -9,7 +9,7 @@ from typing import Any
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
-from transnormer.train.journal import Journal
+from transnormer.journal import Journal
 from transnormer.train.progress import ProgressDisplay
 from transnormer.train.run_folder import RunFolder
 

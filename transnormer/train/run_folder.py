@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +14,14 @@ from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
 from transnormer.data.opening import Store
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
-from transnormer.train.durable import (
+from transnormer.errors import ConfigError, DataError, DiskError
+from transnormer.files import (
     TEMPORARY,
     disk_errors,
+    lock,
     read_floats,
     remove_leftovers,
+    require_unlocked,
     sync,
     write_json,
     write_text,
@@ -94,12 +93,7 @@ class RunFolder:
         """Refuse a folder that is in use or holds anything, without touching it."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file, not a folder", hint="choose another --out")
-        if self.lock_file.is_file():
-            descriptor = os.open(self.lock_file, os.O_RDONLY)
-            try:
-                self._take_lock(descriptor)
-            finally:
-                os.close(descriptor)
+        require_unlocked(self.lock_file)
         self._require_empty()
         nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -184,42 +178,9 @@ class RunFolder:
             ) from error
         return result
 
-    @contextmanager
-    def lock(self) -> Iterator[str | None]:
-        """Be the one writer, or raise RunInUseError having changed nothing; yields whom a stale lock belonged to.
-
-        The kernel drops the lock of a process that dies, so a lock file that still names a pid but is free is stale.
-        """
-        with disk_errors(self.lock_file):
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            holder = self._take_lock(descriptor)
-            with disk_errors(self.lock_file):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-            try:
-                yield holder
-            finally:
-                with suppress(OSError):  # the lock itself goes with the descriptor; an old pid in the file is harmless
-                    os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
-
-    def _take_lock(self, descriptor: int) -> str | None:
-        """Lock the open lock file and return whom its content names; closing the descriptor unlocks it."""
-        holder = _describe_holder(os.pread(descriptor, 4096, 0))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunInUseError(
-                f"{self.path} is being written by {holder or 'another process'}",
-                hint="wait for it to end, stop it, or choose another --out",
-            ) from None
-        except OSError as error:
-            raise DiskError(
-                f"cannot lock {self.lock_file}: {error.strerror}", hint="choose an --out on a disk that supports flock"
-            ) from error
-        return holder
+    def lock(self) -> AbstractContextManager[str | None]:
+        """Be the one writer, or raise RunInUseError having changed nothing; yields whom a stale lock belonged to."""
+        return lock(self.lock_file)
 
     def _describe(self, data: Store) -> None:
         """Write what is not there yet of the files beside the config."""
@@ -239,11 +200,3 @@ class RunFolder:
             )
         if any(path.name != "lock" and not path.name.startswith(TEMPORARY) for path in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty", hint="choose another --out")
-
-
-def _describe_holder(content: bytes) -> str | None:
-    try:
-        owner = json.loads(content)
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -11,9 +11,9 @@ from transnormer.config.load import config_hash
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError
+from transnormer.files import write_json
 from transnormer.train import checkpoint
 from transnormer.train.checkpoint import Quarantined
-from transnormer.train.durable import write_json
 from transnormer.train.learner import Learner
 from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transnormer.train.durable import read_floats, write_json
+from transnormer.files import read_floats, write_json
 
 
 @dataclass

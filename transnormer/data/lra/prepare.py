@@ -24,8 +24,8 @@ from transnormer.data.lra.retrieval import open_retrieval
 from transnormer.data.lra.source import Example, Part, Source, evenly
 from transnormer.data.lra.spec import Spec, spec_of
 from transnormer.data.lra.text import open_text
-from transnormer.data.store_folder import require_free
 from transnormer.errors import ConfigError
+from transnormer.files import require_free
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from transnormer.errors import DiskError
-from transnormer.train.journal import Journal, read_journal
+from transnormer.errors import DataError, DiskError
+from transnormer.journal import Journal, last_line, read_journal
 
 
 @pytest.fixture
@@ -60,6 +60,8 @@ def test_a_line_broken_in_the_middle_becomes_a_note(path: Path) -> None:
     lines = path.read_bytes().splitlines()
     lines[1] = lines[1][:5] + b"\xff"
     path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(DataError, match=r"journal.jsonl:2 is not JSON"):
+        read_journal(path)
     Journal(path).rewind(step=6, evaluated=6)
     notes = [json.loads(line) for line in path.read_text().splitlines() if "unreadable" in line]
     assert [note["line"] for note in notes] == [2]
@@ -88,3 +90,17 @@ def test_a_full_disk_stops_a_rewind(path: Path) -> None:
         with pytest.raises(DiskError, match="No space left"):
             journal.rewind(step=4, evaluated=4)
     assert steps(path, "train") == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_last_line_of_a_kind_is_found_from_the_end(path: Path) -> None:
+    assert last_line(path, "train") is None
+    journal = fill(path)
+    for step in range(7, 2_000):
+        journal.append({"kind": "train", "step": step})
+    found = last_line(path, "train")
+    assert found is not None
+    assert found["step"] == 1_999
+    assert last_line(path, "nonfinite") is None, "it lies further back than is looked"
+    with path.open("a") as file:
+        file.write('{"kind": "train", "st')
+    assert last_line(path, "train") == found

@@ -1,0 +1,250 @@
+"""Durable files: whole or absent after any crash, hashed, locked, and plain words when the disk refuses."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors import SafetensorError
+
+from transnormer.errors import ConfigError, DiskError, RunInUseError
+
+TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
+HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors, written in Rust, reports an errno
+
+
+@contextmanager
+def disk_errors(path: Path, bytes_needed: int | None = None, hint: str = HINT) -> Iterator[None]:
+    """Turn what the operating system refuses under `path` into a DiskError; where room is missing it says how much.
+
+    An error without an errno is a library's own fault and passes.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        code = _errno(error)
+        if code is None:
+            raise
+        reason = os.strerror(code)
+        if code in _NO_ROOM:
+            needed = f"{bytes_needed:,} bytes needed, " if bytes_needed is not None else ""
+            reason = f"{reason} ({needed}{_free_bytes(path):,} bytes free)"
+        raise DiskError(f"cannot write {path}: {reason}", hint) from error
+
+
+def write_text(path: Path, text: str, hint: str = HINT) -> None:
+    """Replace `path` by `text` in one step that a crash cannot split; a device or a pipe is written to."""
+    with disk_errors(path, len(text), hint):
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        temporary = path.with_name(f"{TEMPORARY}{path.name}")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            flush(file)
+        temporary.replace(path)
+        sync(path.parent)
+
+
+def write_json(path: Path, value: Any, hint: str = HINT) -> None:
+    """Replace `path` by indented JSON in one step that a crash cannot split."""
+    write_text(path, to_json(value, indent=2) + "\n", hint)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON; NaN and the infinities, which JSON lacks, become the strings that float() reads back."""
+    return json.dumps(_strict(value), indent=indent, allow_nan=False)
+
+
+def read_floats(values: dict[str, Any]) -> dict[str, float]:
+    """Numbers that `to_json` wrote, the non-finite ones among them."""
+    return {name: float(value) for name, value in values.items()}
+
+
+def flush(file: IO[Any]) -> None:
+    """Wait until what was written to an open file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until every file in a folder, and then every folder in it and itself, is on the disk."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Delete a folder so that a crash midway leaves only a temporary name, never half of something."""
+    doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def remove_leftovers(folder: Path, prefix: str = TEMPORARY) -> None:
+    """Delete what interrupted writers left in a folder; only the holder of its lock may call this."""
+    if not folder.is_dir():
+        return
+    for path in folder.glob(f"{prefix}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def partial_prefix(path: Path) -> str:
+    """How the names of unfinished folders for `path` begin."""
+    return f".{path.name}.partial-"
+
+
+def require_free(path: Path) -> None:
+    """A new folder never replaces anything: `path` must not exist, or be an empty folder."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise ConfigError(f"{path} exists already", "remove it or choose another --out")
+
+
+@contextmanager
+def new_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
+    """A hidden sibling of `path` to fill, which becomes `path` as the block ends: all of it on the disk, or nothing."""
+    require_free(path)
+    with disk_errors(path, hint=hint):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=partial_prefix(path), dir=path.parent))
+        partial.chmod(0o755)  # mkdtemp's 0700 would keep private what others may read
+    try:
+        yield partial
+        with disk_errors(path, hint=hint):
+            sync_tree(partial)
+            try:
+                partial.rename(path)
+            except OSError:
+                require_free(path)  # it appeared while this one was being written
+                raise
+            sync(path.parent)
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial)
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
+    """Be the one process that holds the lock file; yields whom a stale lock belonged to.
+
+    Who does not wait gets RunInUseError, and nothing has changed. The kernel drops the lock of a process that dies, so
+    a lock file that still names a process but is free is stale.
+    """
+    with disk_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        holder = _take_lock(path, descriptor, wait)
+        with disk_errors(path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        try:
+            yield holder
+        finally:
+            with suppress(OSError):  # the lock itself goes with the descriptor; an old pid in the file is harmless
+                os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def require_unlocked(path: Path) -> None:
+    """Raise RunInUseError where some process holds the lock file; an absent one nobody holds."""
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _take_lock(path, descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock file."""
+    try:
+        require_unlocked(path)
+    except RunInUseError:
+        return True
+    return False
+
+
+def _take_lock(path: Path, descriptor: int, wait: bool) -> str | None:
+    """Lock the open lock file and return whom its content names; closing the descriptor unlocks it."""
+    holder = _describe_holder(os.pread(descriptor, 4096, 0))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise RunInUseError(
+            f"{path.parent} is being written by {holder or 'another process'}",
+            hint="wait for it to end, stop it, or choose another --out",
+        ) from None
+    except OSError as error:
+        raise DiskError(
+            f"cannot lock {path}: {error.strerror}", hint="choose an --out on a disk that supports flock"
+        ) from error
+    return holder
+
+
+def _describe_holder(content: bytes) -> str | None:
+    try:
+        owner = json.loads(content)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value
+
+
+def _errno(error: OSError | SafetensorError) -> int | None:
+    if isinstance(error, OSError):
+        return error.errno
+    found = _OS_ERROR.search(str(error))
+    return int(found.group(1)) if found else None
+
+
+def _free_bytes(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
