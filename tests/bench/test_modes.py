@@ -223,13 +223,13 @@ def test_settings_say_the_mode():
 
 def test_compiled_code_that_loses_gradients_is_refused(monkeypatch):
     """The loss alone does not tell: it is right, and the model would not learn."""
-    from transnormer.ops.rms_norm import remembered
+    from transnormer.ops.rms_norm import saved_output
 
     cell = Cell("tiny", CPU, "t2", 64, "train", COMPILE)
     assert speed_cell.measure_cell(cell)["steps_per_second"] > 0
-    backward = remembered._Normed.backward
+    backward = saved_output._Normed.backward
     monkeypatch.setattr(
-        remembered._Normed, "backward", staticmethod(lambda ctx, *dy: (0 * backward(ctx, *dy)[0], None, None))
+        saved_output._Normed, "backward", staticmethod(lambda ctx, *dy: (0 * backward(ctx, *dy)[0], None, None))
     )
     with pytest.raises(GateFailed, match=r"the gradient of .* has norm 0.00e\+00, in eager PyTorch"):
         speed_cell.measure_cell(cell)

@@ -23,18 +23,18 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 
-from transnormer.ops import on_chip
 from transnormer.ops.decode_step import kernel as decode
 from transnormer.ops.diag_attention import kernel as diag
-from transnormer.ops.few_rows import kernel as few_rows
-from transnormer.ops.glu import kernel as glu
-from transnormer.ops.joined_attention import kernel as joined
+from transnormer.ops.feed_forward import kernel as glu
+from transnormer.ops.feed_forward import kernel as mlp
+from transnormer.ops.kernels import shared_memory
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
-from transnormer.ops.mlp import kernel as mlp
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.random_features import kernel as features
 from transnormer.ops.rms_norm import kernel as rms
 from transnormer.ops.rotate import kernel as rotation
+from transnormer.ops.rotated_attention import kernel as joined
+from transnormer.ops.skinny_linear import kernel as skinny_linear
 
 SHARED_MEMORY = 232_448
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -43,10 +43,10 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 class NoDevice:
     """A driver of Triton's whose device takes every kernel and runs none."""
 
-    def __init__(self, capability: int = 90, shared_memory: int = SHARED_MEMORY) -> None:
+    def __init__(self, capability: int = 90, most_bytes: int = SHARED_MEMORY) -> None:
         self.capability = capability
         self.utils = SimpleNamespace(
-            get_device_properties=lambda device: {"max_shared_mem": shared_memory, "multiprocessor_count": 132},
+            get_device_properties=lambda device: {"max_shared_mem": most_bytes, "multiprocessor_count": 132},
             load_binary=lambda name, kernel, shared, device: (0, 0, 0, 0, 1024),
         )
 
@@ -175,7 +175,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             options = {"block_size": 64, "dropout_p": 0.0, "square_sums": everything, "mask": mask}
             phi = "1+elu" if kind == "norm" else "identity"
             with torch.no_grad():
-                joined.joined_attention(
+                joined.rotated_attention(
                     qkv, torch.arange(1024), torch.zeros(d // 2), kind=kind, causal=kind == "softmax", feature_map=phi,
                     reflection=mirror, **options,
                 )  # fmt: skip
@@ -197,8 +197,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         def run_few_rows(rows=rows):
             x, *weights = (tensor.detach() for tensor in tensors((rows, 512), *[(1365, 512)] * 3))
             biases = [weight[:, 0].contiguous() for weight in weights]
-            few_rows.linears(x, weights, biases)
-            few_rows.gated(x, weights[0], biases[0], weights[1], biases[1], "silu")
+            skinny_linear.linears(x, weights, biases)
+            skinny_linear.gated(x, weights[0], biases[0], weights[1], biases[1], "silu")
 
         yield f"few rows {rows}", run_few_rows
     for width, size in ((1408, 64), (96, 64), (85, 50), (96, 128)):
@@ -224,9 +224,9 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "cross-entropy", run_cross_entropy
 
 
-def main(capability: int = 90, shared_memory: int = SHARED_MEMORY) -> None:
-    triton.runtime.driver.set_active(NoDevice(capability, shared_memory))
-    on_chip.MOST = shared_memory
+def main(capability: int = 90, most_bytes: int = SHARED_MEMORY) -> None:
+    triton.runtime.driver.set_active(NoDevice(capability, most_bytes))
+    shared_memory.MOST = most_bytes
     for name, run in cases():
         for row in compiled(run):
             print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)

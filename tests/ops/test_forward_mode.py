@@ -19,13 +19,13 @@ from transnormer.errors import ConfigError
 from transnormer.ops import (
     diag_attention,
     glu,
-    joined_attention,
     linear_cross_entropy,
     mlp,
     norm_attention,
     random_features,
     rms_norm,
     rotate,
+    rotated_attention,
 )
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -45,8 +45,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     ),
     # Softmax in blocks is PyTorch's own attention, which says itself that it has no forward mode.
     "diag_attention": (partial(diag_attention, causal=True, kind="rela"), ATTENTION),
-    "joined_attention": (
-        lambda qkv, rates, **options: joined_attention(
+    "rotated_attention": (
+        lambda qkv, rates, **options: rotated_attention(
             qkv, PLACES.to(qkv.device), rates, kind="norm", causal=True, **options
         ),
         ((2, 5, 3, 2, 16), (8,)),

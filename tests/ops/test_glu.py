@@ -14,9 +14,9 @@ from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_inte
 from transnormer.errors import ConfigError
 from transnormer.models.layers import GLU
 from transnormer.ops import glu
+from transnormer.ops.activations import ACTIVATIONS
 from transnormer.ops.backend import explain
-from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.glu.reference import glu_reference
+from transnormer.ops.feed_forward.reference import glu_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -76,7 +76,7 @@ def test_a_wrong_call_says_what_is_wrong():
 @on_the_cpu
 def test_a_cpu_takes_pytorch_unless_asked_otherwise():
     inputs = problem((3, 6), 8, 4, torch.float32, "cpu")
-    assert explain("glu", "cpu").backend == "torch"
+    assert explain("feed_forward", "cpu").backend == "torch"
     with pytest.raises(ConfigError, match="tensors are on cpu"):
         glu(*inputs, backend="triton")
 
@@ -99,7 +99,7 @@ def test_is_as_exact_as_pytorch_in_that_dtype(case, dtype, activation):
 @pytest.mark.parametrize("programs", [1, 3])
 def test_few_programs_walk_over_many_rows(programs, monkeypatch):
     """Every row is taken once and every sum is added, however the tiles are divided."""
-    from transnormer.ops.glu import kernel
+    from transnormer.ops.feed_forward import kernel
 
     inputs = problem((203, 8), 64, 8, torch.float32, DEVICE)  # 13 tiles of 16 rows
     expected = outputs_and_gradients(partial(glu, backend="torch"), inputs, seed=1)
@@ -223,18 +223,18 @@ def test_the_same_inputs_give_the_same_bits():
 
 @with_kernels
 def test_what_the_kernel_cannot_serve_is_an_error_with_the_reason():
-    from transnormer.ops.glu import kernel
+    from transnormer.ops.feed_forward import kernel
 
     with pytest.raises(ConfigError, match="float64"):
         glu(*problem((3, 6), 8, 4, torch.float64, DEVICE), backend="triton")
-    assert explain("glu", DEVICE, "triton").backend == "triton"
+    assert explain("feed_forward", DEVICE, "triton").backend == "triton"
     assert list(kernel.ACTIVATION_CODES) == list(ACTIVATIONS)
 
 
 @with_kernels
 def test_the_op_is_what_a_compiler_is_told():
     """Shapes, strides and gradients as the fake implementations promise, whichever gradients are asked for."""
-    from transnormer.ops.glu import kernel
+    from transnormer.ops.feed_forward import kernel
 
     inputs = problem((20, 8), 32, 6, torch.float32, DEVICE)
     for needs in ([True] * 4, [True, False, True, False], [False, True, False, True]):
@@ -319,7 +319,7 @@ def test_the_layer_with_the_kernel_is_the_layer(width, activation, monkeypatch):
 def test_a_gpu_takes_the_kernel_and_its_memory(compiled):
     layer = GLU(128, 1024, "silu").cuda()
     x = torch.randn(8, 2048, 128, device="cuda", requires_grad=True)
-    assert explain("glu", "cuda", x=x, weight_in=layer.up_proj.weight).backend == "triton"
+    assert explain("feed_forward", "cuda", x=x, weight_in=layer.up_proj.weight).backend == "triton"
     run = torch.compile(layer, fullgraph=True) if compiled else layer
 
     def step() -> None:

@@ -266,7 +266,7 @@ def test_strided_views_need_no_copies():
 
 
 def test_rows_beyond_32_bits_are_copied():
-    from transnormer.ops.launch import near_rows
+    from transnormer.ops.kernels.launch import near_rows
 
     near, far = (torch.empty_strided((2, 64, 1, 16), (16, row, 16, 1), device="meta") for row in (32, 2**24))
     assert near_rows(near) is near
@@ -289,7 +289,7 @@ def test_long_blocks_of_wide_heads_are_left_to_pytorch():
         q, v = (torch.empty((1, 256, 1, size), dtype=torch.bfloat16, device="meta") for size in (d, e))
         return explain("diag_attention", "cuda", q=q, k=q, v=v, block_size=block_size)
 
-    assert "does not fit on chip" in choice(160, 160, 100).reason
+    assert "does not fit shared memory" in choice(160, 160, 100).reason
     assert [choice(*fits).backend for fits in ((128, 128, 128), (256, 256, 64))] == ["triton"] * 2
 
 

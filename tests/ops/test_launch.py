@@ -11,9 +11,9 @@ from torch import Tensor
 
 import transnormer as tn
 from transnormer.generate import decoder
-from transnormer.ops import launch
 from transnormer.ops.backend import explain
-from transnormer.ops.launch import kernel_op
+from transnormer.ops.kernels import launch
+from transnormer.ops.kernels.launch import kernel_op
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -52,14 +52,14 @@ def test_an_op_runs_on_the_device_of_its_first_tensor(entered):
 def test_every_op_that_launches_a_kernel_is_guarded():
     sources = {path: path.read_text() for path in Path(tn.ops.__file__).parent.rglob("*.py")}
     unguarded = [str(path) for path, text in sources.items() if "@torch.library.custom_op" in text]
-    assert not unguarded, "use transnormer.ops.launch.kernel_op"
+    assert not unguarded, "use transnormer.ops.kernels.launch.kernel_op"
 
 
 def test_gpus_without_tensor_cores_are_left_to_pytorch(monkeypatch):
     q = torch.empty((1, 64, 1, 16), dtype=torch.float16, device="meta")
     assert explain("norm_attention", "cuda", q=q, k=q, v=q).backend == "triton"
     monkeypatch.setattr(launch, "capability", lambda device: 75)
-    for op in ("norm_attention", "diag_attention", "joined_attention", "rotate"):
+    for op in ("norm_attention", "diag_attention", "rotated_attention", "rotate"):
         choice = explain(op, "cuda", q=q, k=q, v=q)
         assert (choice.backend, "capability 7.5" in choice.reason) == ("torch", True)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.ops import diag_attention, joined_attention, norm_attention, random_features
+from transnormer.ops import diag_attention, norm_attention, random_features, rotated_attention
 
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
 
@@ -24,7 +24,7 @@ def masked_ops() -> dict[str, Callable[..., Tensor]]:
     return {
         "norm_attention": partial(norm_attention, q, k, v, causal=True),
         "diag_attention": partial(diag_attention, q, k, v, causal=True),
-        "joined_attention": partial(joined_attention, qkv, torch.arange(5), rates, kind="norm", causal=True),
+        "rotated_attention": partial(rotated_attention, qkv, torch.arange(5), rates, kind="norm", causal=True),
         "random_features": partial(random_features, q, weight, scale=0.5, epsilon=1e-4, scope="text"),
     }
 

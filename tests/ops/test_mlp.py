@@ -12,9 +12,9 @@ from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_inte
 from transnormer.errors import ConfigError
 from transnormer.models.layers import FFN
 from transnormer.ops import mlp
+from transnormer.ops.activations import ACTIVATIONS
 from transnormer.ops.backend import explain
-from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.mlp.reference import mlp_reference
+from transnormer.ops.feed_forward.reference import mlp_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -69,9 +69,15 @@ def test_a_wrong_call_says_what_is_wrong():
 
 
 @on_the_cpu
-def test_explain_says_which_layers_fit_on_chip():
+def test_explain_says_which_layers_fit_shared_memory():
     def backend(size: int, hidden: int, dtype: torch.dtype):
-        return explain("mlp", "cuda", x=torch.zeros(3, size, dtype=dtype), weight_out=torch.zeros(size, hidden))
+        return explain(
+            "feed_forward",
+            "cuda",
+            gated=False,
+            x=torch.zeros(3, size, dtype=dtype),
+            weight_out=torch.zeros(size, hidden),
+        )
 
     assert backend(64, 128, torch.bfloat16).backend == "triton"
     assert "float32" in backend(64, 128, torch.float32).reason

@@ -12,9 +12,9 @@ from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
 from transnormer.ops import gated, glu, mlp, rms_norm
+from transnormer.ops.activations import ACTIVATIONS
 from transnormer.ops.autocast import matmul_dtype
-from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.glu.narrow import is_narrow
+from transnormer.ops.feed_forward.small_width import is_small_width
 
 
 class SimpleRMSNorm(nn.Module):
@@ -107,7 +107,7 @@ class FFN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.up_proj, self.down_proj
-        if should_join(x, up, down) and is_narrow(x, down.weight, gated=False):
+        if should_join(x, up, down) and is_small_width(x, down.weight, gated=False):
             return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
         return down(ACTIVATIONS[self.activation](up(x)))
 

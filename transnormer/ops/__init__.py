@@ -2,22 +2,20 @@
 
 from transnormer.ops.decode_step import diag_decode_step, norm_decode_step
 from transnormer.ops.diag_attention import diag_attention
-from transnormer.ops.few_rows import gated, linears
-from transnormer.ops.glu import glu
-from transnormer.ops.joined_attention import joined_attention
+from transnormer.ops.feed_forward import glu, mlp
 from transnormer.ops.linear_cross_entropy import linear_cross_entropy
-from transnormer.ops.mlp import mlp
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.random_features import random_features
 from transnormer.ops.rms_norm import rms_norm
 from transnormer.ops.rotate import rotate
+from transnormer.ops.rotated_attention import rotated_attention
+from transnormer.ops.skinny_linear import gated, linears
 
 __all__ = [
     "diag_attention",
     "diag_decode_step",
     "gated",
     "glu",
-    "joined_attention",
     "linear_cross_entropy",
     "linears",
     "mlp",
@@ -26,4 +24,5 @@ __all__ = [
     "random_features",
     "rms_norm",
     "rotate",
+    "rotated_attention",
 ]

@@ -21,14 +21,13 @@ BACKENDS = ("auto", "torch", "triton")
 OPS = (
     "norm_attention",
     "diag_attention",
-    "joined_attention",
+    "rotated_attention",
     "decode_step",
-    "few_rows",
+    "skinny_linear",
     "random_features",
     "rms_norm",
     "rotate",
-    "glu",
-    "mlp",
+    "feed_forward",
     "linear_cross_entropy",
 )
 ENVIRONMENT_VARIABLE = "TRANSNORMER_BACKEND"

@@ -47,5 +47,5 @@ def should_join(x: Tensor, *layers: nn.Module) -> bool:
 
 
 def should_share_a_kernel(x: Tensor, *layers: nn.Module) -> bool:
-    """Whether layers on the same x [B, 1, d] may be one op of `ops.few_rows`: one token of each text, no gradients."""
+    """Whether layers on the same x [B, 1, d], one token of each sequence, may be one op of `ops.skinny_linear`."""
     return x.shape[-2] == 1 and not torch.is_grad_enabled() and are_plain(*layers) and have_biases(*layers)

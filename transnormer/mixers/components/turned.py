@@ -12,7 +12,7 @@ from transnormer.mixers.components.linear import should_join
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State
-from transnormer.ops import joined_attention
+from transnormer.ops import rotated_attention
 
 
 class TurnedAttention(AttentionMixer):
@@ -27,7 +27,7 @@ class TurnedAttention(AttentionMixer):
         rates, reflection = self.rotation.rates_and_reflection(x.device)
         qkv = self.project_jointly(x)
         folded = self.xnorm.folds_into(self.o_proj, qkv.dtype)
-        out = joined_attention(
+        out = rotated_attention(
             qkv,
             rates=rates,
             reflection=reflection,
@@ -39,7 +39,7 @@ class TurnedAttention(AttentionMixer):
         return self.xnorm.projected(self.o_proj, *(out if isinstance(out, tuple) else (out,)), mask=mask)
 
     def joins(self, x: Tensor) -> bool:
-        """Whether `joined_attention` pays: the backward need not copy gradients, inference not write what it turns."""
+        """Whether `rotated_attention` pays: the backward need not copy gradients, inference not write what it turns."""
         return self.rotation.kind != "none" and should_join(x, self.q_proj, self.k_proj, self.v_proj)
 
     def step_options(self, state: FixedState) -> dict[str, Any]:
@@ -51,4 +51,4 @@ class TurnedAttention(AttentionMixer):
 
     @abstractmethod
     def joined_options(self, positions: Tensor) -> dict[str, Any]:
-        """What `joined_attention` is told about this attention, of tokens at these positions."""
+        """What `rotated_attention` is told about this attention, of tokens at these positions."""

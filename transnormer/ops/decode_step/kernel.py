@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, kernel_op, power_of_two, unit_stride
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_state, phi, store_state
-from transnormer.ops.rotate.kernel_turn import cosines_and_sines, turned
+from transnormer.ops.kernels.feature_maps import PHI_CODES, phi
+from transnormer.ops.kernels.launch import cannot_launch, kernel_op, power_of_two, unit_stride
+from transnormer.ops.kernels.rotation import cosines_and_sines, turned
+from transnormer.ops.kernels.tiles import load_state, store_state
 
 MAX_HEAD_DIM = 128  # more, or more slots, and a program would spill its registers
 MAX_SLOTS = 128

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype, matmul_dtype
 from transnormer.ops.diag_attention.kernel_block import block_backward, block_forward
-from transnormer.ops.launch import (
+from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
     kernel_op,
@@ -22,8 +22,8 @@ from transnormer.ops.launch import (
     room_for_gradients,
     too_large_in_float32,
 )
-from transnormer.ops.on_chip import shared_memory
-from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
+from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.shared_memory import shared_memory_bytes
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -42,8 +42,10 @@ def why_not(
     problem = cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
     if problem is not None or q is None or v is None:
         return problem
-    if _bytes_on_chip(q, v, block_size) > shared_memory(q.device):
-        return f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit on chip"
+    if _bytes_on_chip(q, v, block_size) > shared_memory_bytes(q.device):
+        return (
+            f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit shared memory"
+        )
     return None
 
 

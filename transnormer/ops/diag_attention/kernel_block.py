@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.norm_attention.kernel_tiles import load_tile, store_tile, tile_offsets
-from transnormer.ops.rotate.kernel_turn import angles_of, turned_in_place
+from transnormer.ops.kernels.rotation import angles_of, turned_in_place
+from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
 
 @triton.jit

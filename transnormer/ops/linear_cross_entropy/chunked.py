@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.ops.launch import kernel_op
+from transnormer.ops.kernels.launch import kernel_op
 from transnormer.ops.shapes import accumulation_dtype
 
 # Bytes of one chunk's logits. A GPU needs many rows at once: dx of 4,096 tokens of width 512 is 64 tiles of 128 x 256,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, power_of_two
+from transnormer.ops.kernels.launch import cannot_launch, power_of_two
 from transnormer.ops.linear_cross_entropy.chunked import make_op
 
 _ANY_WIDTH = 2**31  # the kernel sees logits only

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
-from transnormer.ops.launch import (
+from transnormer.ops.kernels.feature_maps import PHI_CODES
+from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
     kernel_op,
@@ -23,6 +24,8 @@ from transnormer.ops.launch import (
     room_for_gradients,
     too_large_in_float32,
 )
+from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.shared_memory import launch
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
     causal_dk,
@@ -32,9 +35,6 @@ from transnormer.ops.norm_attention.kernel_causal import (
 )
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan, Squared, strides_of
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
-from transnormer.ops.on_chip import launch
-from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128

@@ -10,23 +10,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.norm_attention.kernel_tiles import (
+from transnormer.ops.kernels.feature_maps import phi, phi_slope
+from transnormer.ops.kernels.tiles import load_state, load_tile, store_state, store_tile, tile_offsets
+from transnormer.ops.norm_attention.kernel_chunks import (
     chunk_rows,
     keep,
     load_gradient,
     load_gradient_tile,
     load_rows,
-    load_state,
-    load_tile,
     operand,
-    phi,
-    phi_slope,
     product,
     store_rows,
     store_squares,
-    store_state,
-    store_tile,
-    tile_offsets,
 )
 
 

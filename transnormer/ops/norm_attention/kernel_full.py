@@ -5,19 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.norm_attention.kernel_tiles import (
-    chunk_rows,
-    keep,
-    load_gradient_tile,
-    load_state,
-    load_tile,
-    phi,
-    phi_slope,
-    store_squares,
-    store_tile,
-    tile_offsets,
-)
-from transnormer.ops.rotate.kernel_turn import angles_of, turned
+from transnormer.ops.kernels.feature_maps import phi, phi_slope
+from transnormer.ops.kernels.rotation import angles_of, turned
+from transnormer.ops.kernels.tiles import load_state, load_tile, store_tile, tile_offsets
+from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, load_gradient_tile, store_squares
 
 
 @triton.jit

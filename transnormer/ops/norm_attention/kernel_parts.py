@@ -5,15 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.norm_attention.kernel_tiles import (
-    chunk_rows,
-    keep,
-    load_gradient_tile,
-    load_tile,
-    store_state,
-    tile_offsets,
-)
-from transnormer.ops.rotate.kernel_turn import mapped
+from transnormer.ops.kernels.rotation import mapped
+from transnormer.ops.kernels.tiles import load_tile, store_state, tile_offsets
+from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, load_gradient_tile
 
 
 @triton.jit

@@ -9,11 +9,11 @@ import torch
 import triton
 from torch import Tensor
 
-from transnormer.ops.launch import power_of_two
+from transnormer.ops.kernels.launch import power_of_two
+from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
 from transnormer.ops.norm_attention.kernel_full import total_of_parts
 from transnormer.ops.norm_attention.kernel_parts import part_sums, scan_parts
-from transnormer.ops.on_chip import launch, shared_memory
-from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -62,7 +62,7 @@ class Plan:
             self.bd, self.be = max(self.bd, _WIDEST_PIECE), max(self.be, _WIDEST_PIECE)
         self.chunk = _chunk(self.length, 64)
         # Both directions share the borders of the parts: a part is a whole number of either's chunks.
-        longest = _LONGEST_CHUNK if causal and self.wide and shared_memory(q.device) >= _SHARED_BY_LONGEST else 64
+        longest = _LONGEST_CHUNK if causal and self.wide and shared_memory_bytes(q.device) >= _SHARED_BY_LONGEST else 64
         self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
         parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))

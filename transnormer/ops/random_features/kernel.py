@@ -13,8 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import as_mask_bytes, cannot_launch, interpreting, kernel_op, near_rows, power_of_two
-from transnormer.ops.on_chip import shared_memory
+from transnormer.ops.kernels.launch import (
+    as_mask_bytes,
+    cannot_launch,
+    interpreting,
+    kernel_op,
+    near_rows,
+    power_of_two,
+)
+from transnormer.ops.kernels.shared_memory import shared_memory_bytes
 
 _TOKEN, _TEXT, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
 _SCOPES = {"token": _TOKEN, "text": _TEXT, "none": _NONE, "batch": _BATCH}
@@ -37,8 +44,10 @@ def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = Non
     features = weight.shape[0]
     if features > MAX_FEATURES:
         return f"{features} features are above {MAX_FEATURES}"
-    if _KEPT_ON_CHIP * power_of_two(features) * power_of_two(x.shape[-1]) * x.element_size() > shared_memory(x.device):
-        return f"a weight of {features} features for heads of {x.shape[-1]} does not fit on chip"
+    if _KEPT_ON_CHIP * power_of_two(features) * power_of_two(x.shape[-1]) * x.element_size() > shared_memory_bytes(
+        x.device
+    ):
+        return f"a weight of {features} features for heads of {x.shape[-1]} does not fit shared memory"
     return None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import ENVIRONMENT_VARIABLE, choose, load_kernel
-from transnormer.ops.rms_norm.remembered import normed
+from transnormer.ops.rms_norm.saved_output import normed
 from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
 
 _KERNEL = load_kernel("rms_norm")

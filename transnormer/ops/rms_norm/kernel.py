@@ -1,6 +1,6 @@
 """RMSNorm in Triton: a row is read once and written once, and its backward reads one row more.
 
-Without a gain that row is the result (see remembered.py), which may be rounded to half the bytes of the input; with
+Without a gain that row is the result (see saved_output.py), which may be rounded to half the bytes of the input; with
 one it is the input, whose scale is computed again.
 """
 
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, kernel_op, power_of_two
+from transnormer.ops.kernels.launch import cannot_launch, kernel_op, power_of_two
 
 MAX_WIDTH = 8192
 

@@ -15,9 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.launch import cannot_launch, kernel_op, near_rows, power_of_two
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES, load_tile, phi_slope, store_tile, tile_offsets
-from transnormer.ops.rotate.kernel_turn import angles_of, features, joined, pairs, position_strides, reflected, turned
+from transnormer.ops.kernels.feature_maps import PHI_CODES, phi_slope
+from transnormer.ops.kernels.launch import cannot_launch, kernel_op, near_rows, power_of_two
+from transnormer.ops.kernels.rotation import angles_of, features, joined, pairs, position_strides, reflected, turned
+from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
 MAX_HEAD_DIM = 256
 # Numbers of one head that a program holds at a time, of q and of k: what 64 registers (backward 80) have room for.

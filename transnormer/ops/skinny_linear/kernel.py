@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
-from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
-from transnormer.ops.on_chip import launch
+from transnormer.ops.kernels.activations import ACTIVATION_CODES, activated
+from transnormer.ops.kernels.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
+from transnormer.ops.kernels.shared_memory import launch
 
 MOST_ROWS = 64
 # Columns of a program, few, so that a narrow layer has programs for most of an H200's 132 multiprocessors; and inputs
@@ -98,7 +98,7 @@ def _options(rows: int, width: int, size: int) -> dict[str, Any]:
     return {**sizes, "num_warps": max(2, tile // 16), "num_stages": _STAGES}
 
 
-@kernel_op("transnormer::few_rows_linears")
+@kernel_op("transnormer::skinny_linears")
 def _linears_op(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
     """[layers, rows, N] of x [rows, K]."""
     (rows, size), width, layers = x.shape, weights[0].shape[0], len(weights)
@@ -116,7 +116,7 @@ def _(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
     return torch.empty((len(weights), x.shape[0], weights[0].shape[0]), dtype=x.dtype, device=x.device)
 
 
-@kernel_op("transnormer::few_rows_gated")
+@kernel_op("transnormer::skinny_gated")
 def _gated_op(
     x: Tensor, gate_weight: Tensor, gate_bias: Tensor, up_weight: Tensor, up_bias: Tensor, activation: int
 ) -> Tensor:

@@ -1,7 +1,7 @@
-"""The gated linear unit with Triton between the matrix products, which are cuBLAS's, or all in one kernel if narrow.
+"""Feed-forward layers in Triton: of small width in one kernel, else the gated linear unit between cuBLAS's products.
 
-The backward reads gate, up and the gradient of their product once. In the same pass it writes the gradients of gate and
-up side by side, as the next products take them, the product itself over its gradient, and sums for the bias.
+The gated backward reads gate, up and the gradient of their product once. In the same pass it writes the gradients of
+gate and up side by side, as the next products take them, the product itself over its gradient, and sums for the bias.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
-from transnormer.ops.glu.kernel_activations import ACTIVATION_CODES, activated
-from transnormer.ops.glu.kernel_narrow import narrow_layer
-from transnormer.ops.glu.narrow import is_narrow
-from transnormer.ops.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
+from transnormer.ops.feed_forward.kernel_small_width import small_width_layer
+from transnormer.ops.feed_forward.small_width import WIDEST, WIDEST_HIDDEN, is_small_width
+from transnormer.ops.kernels.activations import ACTIVATION_CODES, activated
+from transnormer.ops.kernels.launch import ANY_WIDTH, cannot_launch, kernel_op, power_of_two
 
 # Numbers of a tile: each of 128 threads loads 16 bytes of bfloat16 at a time.
 _TILE, _WARPS = 1024, 4
@@ -30,9 +30,15 @@ _PROGRAMS, _REGISTERS = 1024, 64
 _MAX_GRID = 2**15  # in the second direction CUDA allows 2**16 - 1
 
 
-def why_not(*, device: str, x: Tensor | None = None, weight_in: Tensor | None = None, **_: Any) -> str | None:
-    """Why this call cannot run here, or None."""
-    return cannot_launch(device, x, weight_in, ANY_WIDTH)
+def why_not(
+    *, device: str, x: Tensor | None = None, weight_out: Tensor | None = None, gated: bool = True, **_: Any
+) -> str | None:
+    """Why this call cannot run here, or None; without a gate only layers of small width have a kernel."""
+    problem = cannot_launch(device, x, weight_out, ANY_WIDTH)
+    if problem or gated or x is None or weight_out is None or is_small_width(x, weight_out, gated=False):
+        return problem
+    shape = f"{x.shape[-1]} -> {weight_out.shape[1]} -> {weight_out.shape[0]}"
+    return f"the layer {shape} in {x.dtype}: kernels take half precision, {WIDEST} -> {WIDEST_HIDDEN} -> {WIDEST}"
 
 
 @triton.jit
@@ -176,10 +182,17 @@ _op.register_autograd(_differentiate, setup_context=_save)
 
 
 def glu(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: str) -> Tensor:
-    """The kernel behind `transnormer.ops.glu`; its arguments have been checked there."""
+    """The kernel behind `transnormer.ops.feed_forward`; its arguments have been checked there."""
     # Outside the op, so that the gradients come back in the dtypes of these.
     x, weight_in, bias_in, weight_out = (in_autocast_dtype(tensor) for tensor in (x, weight_in, bias_in, weight_out))
-    if is_narrow(x, weight_out, gated=True):
-        return narrow_layer(x, weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
+    if is_small_width(x, weight_out, gated=True):
+        return small_width_layer(x, weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     y, _ = _op(x.reshape(-1, x.shape[-1]), weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
     return y.reshape(*x.shape[:-1], weight_out.shape[0])
+
+
+def mlp(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, bias_out: Tensor, activation: str) -> Tensor:
+    """The kernel behind `transnormer.ops.mlp`; its arguments have been checked there."""
+    x, weight_in, bias_in, weight_out = (in_autocast_dtype(tensor) for tensor in (x, weight_in, bias_in, weight_out))
+    y = small_width_layer(x, weight_in, bias_in, weight_out, ACTIVATION_CODES[activation])
+    return y + bias_out.to(y.dtype)  # a compiler fuses it with the dropout and the residual that follow

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.norm_attention.kernel_tiles import phi
+from transnormer.ops.kernels.feature_maps import phi
 
 # π/2 as a sum. The first two have so few bits that an angle minus multiples of them is exact: with a fused multiply-add
 # always, without one up to angles of 2¹⁷.

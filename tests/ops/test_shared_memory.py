@@ -15,7 +15,7 @@ from transnormer.ops.backend import explain
 pytest.importorskip("triton", reason="triton is not installed")
 from triton.runtime.errors import OutOfResources
 
-from transnormer.ops import on_chip
+from transnormer.ops.kernels import shared_memory
 
 
 class Kernel:
@@ -36,18 +36,18 @@ class Kernel:
 def test_a_launch_takes_as_many_stages_as_fit_and_remembers():
     kernel, x = Kernel(has=100_000), torch.zeros(2)
     for _ in range(2):
-        on_chip.launch(kernel, (1,))(x, num_stages=3, D=64)
+        shared_memory.launch(kernel, (1,))(x, num_stages=3, D=64)
     assert kernel.tried == [3, 2, 2]
-    on_chip.launch(kernel, (1,))(x.half(), num_stages=3, D=64)
-    on_chip.launch(kernel, (1,))(x, num_stages=3, D=32)
+    shared_memory.launch(kernel, (1,))(x.half(), num_stages=3, D=64)
+    shared_memory.launch(kernel, (1,))(x, num_stages=3, D=32)
     assert kernel.tried[3:] == [3, 2, 3, 2], "kernels that are compiled otherwise may fit"
     with pytest.raises(OutOfResources):
-        on_chip.launch(Kernel(has=30_000), (1,))(x, num_stages=3)
+        shared_memory.launch(Kernel(has=30_000), (1,))(x, num_stages=3)
 
 
-@pytest.mark.parametrize(("memory", "backend"), [(on_chip.MOST, "triton"), (101_376, "torch")])
+@pytest.mark.parametrize(("memory", "backend"), [(shared_memory.MOST, "triton"), (101_376, "torch")])
 def test_what_does_not_fit_at_all_is_left_to_pytorch(memory, backend, monkeypatch):
-    monkeypatch.setattr(on_chip, "MOST", memory)
+    monkeypatch.setattr(shared_memory, "MOST", memory)
     q = torch.empty((1, 256, 1, 128), dtype=torch.bfloat16, device="meta")
     weight = torch.empty((256, 128), device="meta")
     for choice in (
@@ -55,7 +55,7 @@ def test_what_does_not_fit_at_all_is_left_to_pytorch(memory, backend, monkeypatc
         explain("random_features", "cuda", x=q, weight=weight),
     ):
         assert choice.backend == backend
-        assert ("does not fit on chip" in choice.reason) == (backend == "torch")
+        assert ("does not fit shared memory" in choice.reason) == (backend == "torch")
     assert explain("diag_attention", "cuda", q=q, k=q, v=q, block_size=64).backend == "triton"
 
 

@@ -11,8 +11,8 @@ from glu_cases import problem
 from kernel_cases import outputs_and_gradients, passes_in_the_interpreter, relative
 
 from transnormer.ops import glu
-from transnormer.ops.glu import ACTIVATIONS
-from transnormer.ops.glu.reference import glu_reference
+from transnormer.ops.activations import ACTIVATIONS
+from transnormer.ops.feed_forward.reference import glu_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -26,11 +26,11 @@ with_kernels = pytest.mark.gpu if not INTERPRETED else pytest.mark.usefixtures("
 @with_kernels
 @pytest.mark.parametrize("programs", [4, 7])
 def test_few_programs_sum_the_weights_of_a_narrow_layer(programs, monkeypatch):
-    from transnormer.ops.glu import kernel_narrow
+    from transnormer.ops.feed_forward import kernel_small_width
 
     inputs = problem((330, 16), 100, 8, HALF, DEVICE)  # six tiles of rows, two blocks of units
     expected = outputs_and_gradients(partial(glu_reference), [x.double() for x in inputs], seed=1)
-    monkeypatch.setattr(kernel_narrow, "_PROGRAMS", programs)
+    monkeypatch.setattr(kernel_small_width, "_PROGRAMS", programs)
     for ours, theirs in zip(
         outputs_and_gradients(partial(glu, backend="triton"), inputs, seed=1), expected, strict=True
     ):
@@ -40,14 +40,14 @@ def test_few_programs_sum_the_weights_of_a_narrow_layer(programs, monkeypatch):
 @with_kernels
 @pytest.mark.parametrize("gated", [True, False])
 def test_a_narrow_layer_is_registered_as_a_compiler_needs_it(gated):
-    from transnormer.ops.glu import kernel_narrow
+    from transnormer.ops.feed_forward import kernel_small_width
 
     x, weight_in, bias_in, weight_out = problem((50, 16), 40, 12, HALF, DEVICE)
     units = 80 if gated else 40
     tensors = (x, weight_in[:units].contiguous(), bias_in[:units].contiguous(), weight_out.mT.contiguous())
-    torch.library.opcheck(kernel_narrow._op, (*(tensor.requires_grad_() for tensor in tensors), 0))
+    torch.library.opcheck(kernel_small_width._op, (*(tensor.requires_grad_() for tensor in tensors), 0))
     dy = torch.ones(50, 12, dtype=HALF, device=DEVICE)
-    for op in (kernel_narrow._dx_op, kernel_narrow._dweights_op):
+    for op in (kernel_small_width._dx_op, kernel_small_width._dweights_op):
         torch.library.opcheck(op, (*(tensor.detach() for tensor in tensors), dy, 0))
 
 
@@ -55,7 +55,7 @@ def test_a_narrow_layer_is_registered_as_a_compiler_needs_it(gated):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("case", [((70, 128), 192, 128), ((3, 45, 100), 170, 97), ((1, 66), 256, 128)], ids=str)
 def test_a_wider_layer_is_one_kernel_where_no_gradients_are_asked_for(case, activation, monkeypatch):
-    from transnormer.ops.glu import kernel
+    from transnormer.ops.feed_forward import kernel
 
     inputs = problem(*case, HALF, DEVICE)
     call = partial(glu, *inputs, activation=activation)

@@ -1,4 +1,4 @@
-"""joined_attention against rotation and attention one after the other: every kind, every gradient, compiled and not."""
+"""rotated_attention against rotation and attention in sequence: every kind, every gradient, compiled or not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transnormer.errors import ConfigError
 from transnormer.mixers import contract
 from transnormer.mixers.components import turned
 from transnormer.mixers.registry import build_mixer
-from transnormer.ops import joined_attention
+from transnormer.ops import rotated_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
 from transnormer.ops.rotate.reference import rotate_reference
@@ -64,7 +64,7 @@ def test_equals_the_definition(kind, feature_map, causal, everything):
     x = inputs(3, 37, 2, 6)
     options = {"positions": x["positions"], "kind": kind, "feature_map": feature_map, "causal": causal}
     options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
-    found = joined_attention(x["qkv"], rates=x["rates"], block_size=BLOCK, **options)
+    found = rotated_attention(x["qkv"], rates=x["rates"], block_size=BLOCK, **options)
     torch.testing.assert_close(found, definition(x["qkv"], x["rates"], **options), atol=1e-10, rtol=1e-10)
 
 
@@ -74,13 +74,13 @@ def test_equals_the_definition(kind, feature_map, causal, everything):
 @pytest.mark.parametrize("everything", [True, False])
 def test_kernels(kind, feature_map, causal, everything, keeps, monkeypatch):
     """Output, the joined gradient and that of the rates; what was turned kept, and turned again."""
-    from transnormer.ops.joined_attention import kernel
+    from transnormer.ops.rotated_attention import kernel
 
     monkeypatch.setattr(kernel, "_WORTH_RECOMPUTING", 2**40 if keeps else 0)
     x = inputs(2, 70, 2, 16 if INTERPRETED else 64, DEVICE)
     options = {"positions": x["positions"], "kind": kind, "feature_map": feature_map, "causal": causal}
     options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
-    ours = partial(joined_attention, block_size=BLOCK, **options)
+    ours = partial(rotated_attention, block_size=BLOCK, **options)
     check_kernel(
         lambda qkv, rates: ours(qkv, rates=rates, backend="triton"),
         lambda qkv, rates: ours(qkv, rates=rates, backend="torch"),
@@ -91,7 +91,7 @@ def test_kernels(kind, feature_map, causal, everything, keeps, monkeypatch):
 
 @with_kernels
 def test_the_op_is_well_formed():
-    from transnormer.ops.joined_attention import kernel
+    from transnormer.ops.rotated_attention import kernel
 
     x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
     leaves = x["qkv"].requires_grad_(), x["positions"].long(), x["rates"].requires_grad_(), x["reflection"]
@@ -146,9 +146,9 @@ def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, t
 
     Heads share a program or have one each.
     """
-    from transnormer.ops.rotate import kernel_turn
+    from transnormer.ops.kernels import rotation
 
-    monkeypatch.setattr(kernel_turn, "_ENOUGH", 1 if together else 2**40)
+    monkeypatch.setattr(rotation, "_ENOUGH", 1 if together else 2**40)
     x = inputs(*shape, DEVICE)
     half = {"qkv": x["qkv"].to(HALF), "rates": x["rates"].float()}
     # Other positions in every sequence, as after packing, or the same; a mirror and a mask or neither.
@@ -156,10 +156,12 @@ def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, t
     for positions, given in ((moved, ("reflection", "mask")), (x["positions"], ())):
         options = {"positions": positions, "kind": kind, "feature_map": feature_map, "causal": causal}
         options |= {name: x[name] if name in given else None for name in ("reflection", "mask")}
-        ours = partial(joined_attention, **half, block_size=block, return_square_sums=True, backend="triton", **options)
+        ours = partial(
+            rotated_attention, **half, block_size=block, return_square_sums=True, backend="triton", **options
+        )
         with torch.no_grad():
-            out, squares = ours()
-        apart = joined_attention(**half, block_size=block, backend="triton", **options).detach()
+            out, squares = ours(**options)
+        apart = rotated_attention(**half, block_size=block, backend="triton", **options).detach()
         exact = definition(half["qkv"].double(), x["rates"], block_size=block, **options)
         assert torch.equal(out, apart) or not INTERPRETED
         assert relative(out - exact, exact) <= 1.05 * relative(apart - exact, exact) + 1e-6
@@ -169,7 +171,7 @@ def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, t
 
 @with_kernels
 def test_heads_share_a_program_where_there_are_enough():
-    from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
+    from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
 
     turning = Turning(torch.arange(4), torch.ones(8))
     for heads, others, together in ((8, 1024, 8), (8, 512, 4), (8, 150, 1), (6, 400, 2), (7, 200, 1), (1, 10**6, 1)):
@@ -180,7 +182,7 @@ def test_heads_share_a_program_where_there_are_enough():
 @with_kernels
 def test_square_sums_are_differentiable():
     x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
-    call = partial(joined_attention, positions=x["positions"].long(), kind="norm", causal=False, rates=x["rates"])
+    call = partial(rotated_attention, positions=x["positions"].long(), kind="norm", causal=False, rates=x["rates"])
     qkv = x["qkv"].requires_grad_()
     for backend in ("triton", "torch"):
         out, squares = call(qkv, return_square_sums=True, backend=backend)
@@ -244,32 +246,32 @@ def test_only_what_is_turned_is_joined(monkeypatch):
 def test_what_is_wrong_is_said():
     x = inputs(1, 8, 1, 16)
     with pytest.raises(ConfigError, match=r"must be \[B, T, 3, H, D\]"):
-        joined_attention(x["qkv"][:, :, 0], x["positions"], x["rates"], kind="norm", causal=True)
+        rotated_attention(x["qkv"][:, :, 0], x["positions"], x["rates"], kind="norm", causal=True)
     with pytest.raises(ConfigError, match="unknown kind 'nrom'") as caught:
-        joined_attention(x["qkv"], x["positions"], x["rates"], kind="nrom", causal=True)
+        rotated_attention(x["qkv"], x["positions"], x["rates"], kind="nrom", causal=True)
     assert "norm" in caught.value.hint
 
 
 def test_shapes_are_checked_before_any_kernel_reads():
     """The errors are those of this op, which a kernel serves as a whole, not those of its parts."""
     x = inputs(2, 8, 1, 16)
-    call = partial(joined_attention, x["qkv"], kind="softmax", causal=True)
-    with pytest.raises(ConfigError, match=r"joined_attention: mask must be \[B, T\] = \[2, 8\], got \[2, 7\]"):
+    call = partial(rotated_attention, x["qkv"], kind="softmax", causal=True)
+    with pytest.raises(ConfigError, match=r"rotated_attention: mask must be \[B, T\] = \[2, 8\], got \[2, 7\]"):
         call(x["positions"], x["rates"], mask=torch.ones(2, 7))
-    with pytest.raises(ConfigError, match=r"joined_attention: positions must be"):
+    with pytest.raises(ConfigError, match=r"rotated_attention: positions must be"):
         call(x["positions"][..., :5], x["rates"])
-    with pytest.raises(ConfigError, match=r"joined_attention: rates must be \[D/2\] = \[8\]"):
+    with pytest.raises(ConfigError, match=r"rotated_attention: rates must be \[D/2\] = \[8\]"):
         call(x["positions"], x["rates"][:3])
-    with pytest.raises(ConfigError, match="joined_attention: block_size must be at least 1"):
+    with pytest.raises(ConfigError, match="rotated_attention: block_size must be at least 1"):
         call(x["positions"], x["rates"], block_size=0)
-    with pytest.raises(ConfigError, match="joined_attention: dropout_p must be at least 0 and below 1, got 1"):
+    with pytest.raises(ConfigError, match="rotated_attention: dropout_p must be at least 0 and below 1, got 1"):
         call(x["positions"], x["rates"], dropout_p=1)
 
 
 @with_kernels
 def test_what_the_kernels_cannot_serve_is_an_error_with_the_reason():
     x = inputs(1, 8, 1, 16, DEVICE)
-    call = partial(joined_attention, positions=x["positions"], causal=True, backend="triton")
+    call = partial(rotated_attention, positions=x["positions"], causal=True, backend="triton")
     with pytest.raises(ConfigError, match="float64"):
         call(x["qkv"], rates=x["rates"], kind="norm")
     wide = torch.randn(1, 8, 3, 1, 160, device=DEVICE)

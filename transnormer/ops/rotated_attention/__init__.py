@@ -21,10 +21,10 @@ from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tan
 
 KINDS = ("norm", "softmax", "rela")
 
-_KERNEL = load_kernel("joined_attention")
+_KERNEL = load_kernel("rotated_attention")
 
 
-def joined_attention(
+def rotated_attention(
     qkv: Tensor,
     positions: Tensor,
     rates: Tensor,
@@ -46,20 +46,20 @@ def joined_attention(
     of the attentions.
     """
     if qkv.dim() != 5 or qkv.shape[2] != 3:
-        raise ConfigError(f"joined_attention: qkv must be [B, T, 3, H, D], got {list(qkv.shape)}")
+        raise ConfigError(f"rotated_attention: qkv must be [B, T, 3, H, D], got {list(qkv.shape)}")
     if kind not in KINDS:
-        raise ConfigError(f"joined_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+        raise ConfigError(f"rotated_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     feature_map_named(feature_map)
     q, k, v = qkv.unbind(dim=2)
-    check_qkv("joined_attention", q, k, v, mask)
-    check_rotation("joined_attention", q, k, positions, rates, reflection)
-    check_block_size("joined_attention", block_size)
-    check_dropout("joined_attention", dropout_p)
+    check_qkv("rotated_attention", q, k, v, mask)
+    check_rotation("rotated_attention", q, k, positions, rates, reflection)
+    check_block_size("rotated_attention", block_size)
+    check_dropout("rotated_attention", dropout_p)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
-    if choose("joined_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
+    if choose("rotated_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
         assert _KERNEL is not None
-        check_no_tangents("joined_attention", qkv, rates)
-        out, square_sums = _KERNEL.joined_attention(
+        check_no_tangents("rotated_attention", qkv, rates)
+        out, square_sums = _KERNEL.rotated_attention(
             qkv,
             positions,
             rates,

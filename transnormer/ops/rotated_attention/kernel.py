@@ -15,12 +15,12 @@ from torch import Tensor
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.diag_attention.kernel import room_for_squares
-from transnormer.ops.launch import as_mask_bytes, kernel_op, near_rows
+from transnormer.ops.kernels.feature_maps import PHI_CODES
+from transnormer.ops.kernels.launch import as_mask_bytes, kernel_op, near_rows
+from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
-from transnormer.ops.norm_attention.kernel_tiles import PHI_CODES
 from transnormer.ops.rotate import kernel as rotation
-from transnormer.ops.rotate.kernel_turn import NOT_TURNED, Turning
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
 # Bytes of q from which the backward turns q and k again instead of keeping them: the projection is kept for v anyway,
@@ -42,7 +42,7 @@ def why_not(
     return rotation.why_not(device=device, q=q) or attention.why_not(device=device, q=q, v=v, **call)
 
 
-@kernel_op("transnormer::joined_attention")
+@kernel_op("transnormer::rotated_attention")
 def _op(
     qkv: Tensor,
     positions: Tensor,
@@ -96,7 +96,7 @@ def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return out, squares, borders, torch.empty_like(out), torch.empty_like(out)
 
 
-@kernel_op("transnormer::joined_attention_backward")
+@kernel_op("transnormer::rotated_attention_backward")
 def _backward_op(
     qkv: Tensor,
     positions: Tensor,
@@ -163,7 +163,7 @@ def _differentiate(ctx: Any, do: Tensor | None, *_: None) -> tuple[Tensor | None
 _op.register_autograd(_differentiate, setup_context=_save)
 
 
-def joined_attention(
+def rotated_attention(
     qkv: Tensor,
     positions: Tensor,
     rates: Tensor,
@@ -177,7 +177,7 @@ def joined_attention(
     dropout_p: float,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The kernels behind `transnormer.ops.joined_attention`; the arguments have been checked there."""
+    """The kernels behind `transnormer.ops.rotated_attention`; the arguments have been checked there."""
     qkv = near_rows(in_autocast_dtype(qkv))
     direction = None if reflection is None else reflection.float().contiguous()
     seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None

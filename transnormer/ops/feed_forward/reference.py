@@ -1,4 +1,4 @@
-"""The gated linear unit written from the equation."""
+"""Feed-forward layers written from their equations."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def glu_reference(
     gate = torch.einsum("...d,fd->...f", x, weight_in[:width]) + bias_in[:width]
     up = torch.einsum("...d,fd->...f", x, weight_in[width:]) + bias_in[width:]
     return torch.einsum("...f,df->...d", DEFINITIONS[activation](gate) * up, weight_out)
+
+
+def mlp_reference(
+    x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, bias_out: Tensor, *, activation: str = "gelu"
+) -> Tensor:
+    """W2 act(W1 x + b1) + b2."""
+    hidden = DEFINITIONS[activation](torch.einsum("...d,fd->...f", x, weight_in) + bias_in)
+    return torch.einsum("...f,df->...d", hidden, weight_out) + bias_out

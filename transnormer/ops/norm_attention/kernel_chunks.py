@@ -1,36 +1,11 @@
-"""The pieces all NormAttention kernels are made of: loads, φ and its slope, masks, and the states between chunks."""
+"""What all NormAttention kernels are made of: the rows of a chunk, their mask, and products with states."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-PHI_CODES = {"identity": 0, "elu": 1, "1+elu": 2}
-_LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def phi(x, columns, PHI: tl.constexpr, D: tl.constexpr, FILLED: tl.constexpr):
-    """φ of a tile; columns that only fill up the tile stay zero, which 1+elu alone would not leave so."""
-    if PHI == 0:
-        return x
-    # 1+elu is max(x, 0) + exp(min(x, 0)): no comparison and half the instructions of a choice between two branches.
-    wide = x.to(tl.float32)
-    mapped = tl.maximum(wide, 0.0, propagate_nan=tl.PropagateNan.ALL) + phi_slope(x, PHI)
-    if PHI == 1:
-        mapped = mapped - 1.0
-    elif FILLED:
-        mapped = tl.where(columns[None, :] < D, mapped, 0.0)
-    return mapped.to(x.dtype)
-
-
-@triton.jit
-def phi_slope(x, PHI: tl.constexpr):
-    """φ'(x), float32: exp(min(x, 0)) for both."""
-    wide = x.to(tl.float32)
-    if PHI == 0:
-        return tl.full(wide.shape, 1.0, tl.float32)
-    return tl.exp2(tl.minimum(wide, 0.0) * _LOG2_E)
+from transnormer.ops.kernels.tiles import load_tile
 
 
 @triton.jit
@@ -44,32 +19,6 @@ def load_rows(base, rows, columns, row_stride, inside, width: tl.constexpr):
 def store_rows(base, rows, columns, row_stride, inside, width: tl.constexpr, tile):
     seen = inside[:, None] & (columns[None, :] < width)
     tl.store(base + rows[:, None] * row_stride + columns[None, :], tile.to(base.dtype.element_ty), mask=seen)
-
-
-# A walk computes the offsets of a tile from the first row of its chunk once, in 32 bits, which spares it registers.
-
-
-@triton.jit
-def tile_offsets(rows, columns, row_stride):
-    return rows[:, None] * row_stride + columns[None, :]
-
-
-@triton.jit
-def load_tile(base, offsets, columns, inside, width: tl.constexpr, WHOLE: tl.constexpr, POLICY: tl.constexpr):
-    """As `load_rows`; WHOLE: nothing lies outside, and nobody need look."""
-    if WHOLE:
-        return tl.load(base + offsets, eviction_policy=POLICY)
-    seen = inside[:, None] & (columns[None, :] < width)
-    return tl.load(base + offsets, mask=seen, other=0.0, eviction_policy=POLICY)
-
-
-@triton.jit
-def store_tile(base, offsets, columns, inside, width: tl.constexpr, tile, WHOLE: tl.constexpr):
-    tile = tile.to(base.dtype.element_ty)
-    if WHOLE:
-        tl.store(base + offsets, tile)
-    else:
-        tl.store(base + offsets, tile, mask=inside[:, None] & (columns[None, :] < width))
 
 
 @triton.jit
@@ -124,18 +73,6 @@ def keep(tile, real, NEEDED: tl.constexpr):
     if NEEDED:
         return tl.where(real[:, None], tile, 0.0).to(tile.dtype)
     return tile
-
-
-@triton.jit
-def load_state(base, d, e, D: tl.constexpr, E: tl.constexpr):
-    """A state [D, E]; with d as [1, :] and e as [:, 1] its transpose, read as such from memory."""
-    return tl.load(base + d * E + e, mask=(d < D) & (e < E), other=0.0)
-
-
-@triton.jit
-def store_state(base, d, e, D: tl.constexpr, E: tl.constexpr, tile):
-    """A state [D, E], or a transpose, as `load_state` reads it."""
-    tl.store(base + d * E + e, tile, mask=(d < D) & (e < E))
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Which feed-forward layers fit on chip, weights and all, so that one kernel can compute them."""
+"""Which feed-forward layers are of small width: their weights fit shared memory, and one kernel computes them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WIDEST, WIDEST_HIDDEN = 64, 128
 _WIDEST_INFERRED, _WIDEST_INFERRED_HIDDEN = 128, 256
 
 
-def is_narrow(x: Tensor, weight_out: Tensor, *, gated: bool) -> bool:
-    """Whether a layer of x [..., D] with weight_out [D_out, F] does, in half precision."""
+def is_small_width(x: Tensor, weight_out: Tensor, *, gated: bool) -> bool:
+    """Whether a layer of x [..., D] with weight_out [D_out, F] is, in half precision."""
     widest, widest_hidden = WIDEST, WIDEST_HIDDEN
     if gated and not torch.is_grad_enabled():
         widest, widest_hidden = _WIDEST_INFERRED, _WIDEST_INFERRED_HIDDEN

@@ -1,4 +1,4 @@
-"""Feed-forward layers so narrow that they fit on chip: a tile of tokens goes in, the layer's result comes out.
+"""Feed-forward layers of small width in one kernel: a tile of tokens goes in, the result of the layer comes out.
 
 Nothing in between lies in memory, and nothing is kept but the input: gate and up are computed again in the backward, in
 one kernel that walks over the hidden units for dx and one that walks over the tokens for the weights. Products that use
@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.glu.kernel_activations import activated
-from transnormer.ops.glu.narrow import WIDEST
-from transnormer.ops.launch import kernel_op, power_of_two
-from transnormer.ops.on_chip import launch
+from transnormer.ops.feed_forward.small_width import WIDEST
+from transnormer.ops.kernels.activations import activated
+from transnormer.ops.kernels.launch import kernel_op, power_of_two
+from transnormer.ops.kernels.shared_memory import launch
 
 _ROWS = 64
 # Hidden units at a time; where weights are summed, hidden units of a program, and programs. The fastest of 16 and of 48
@@ -58,7 +58,7 @@ def _biases(BIAS, first, F: tl.constexpr, BU: tl.constexpr):
 
 
 @triton.jit
-def narrow_forward(
+def small_width_forward(
     X, W_IN, B_IN, W_OUT, Y, rows,
     D: tl.constexpr, O: tl.constexpr, F: tl.constexpr, BD: tl.constexpr, BO: tl.constexpr, BU: tl.constexpr,
     R: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
@@ -77,7 +77,7 @@ def narrow_forward(
 
 
 @triton.jit
-def narrow_dx(
+def small_width_dx(
     X, W_IN, B_IN, W_OUT, DY, DX, rows,
     D: tl.constexpr, O: tl.constexpr, F: tl.constexpr, BD: tl.constexpr, BO: tl.constexpr, BU: tl.constexpr,
     R: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
@@ -101,7 +101,7 @@ def narrow_dx(
 
 
 @triton.jit
-def narrow_dweights(
+def small_width_dweights(
     X, W_IN, B_IN, W_OUT, DY, SHARES, rows,
     D: tl.constexpr, O: tl.constexpr, F: tl.constexpr, BD: tl.constexpr, BO: tl.constexpr, BU: tl.constexpr,
     R: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
@@ -166,7 +166,7 @@ def _options(x: Tensor, weight_in: Tensor, weight_out: Tensor, activation: int, 
     }
 
 
-@kernel_op("transnormer::narrow_layer")
+@kernel_op("transnormer::small_width_layer")
 def _op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> Tensor:
     """The layer of x [rows, D], weight_out being [F, D_out]: [rows, D_out]."""
     y = torch.empty((x.shape[0], weight_out.shape[1]), dtype=x.dtype, device=x.device)
@@ -174,7 +174,7 @@ def _op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activ
         units = _UNITS if max(x.shape[1], weight_out.shape[1]) <= WIDEST else _UNITS_OF_WIDE
         options = _options(x, weight_in, weight_out, activation, units)
         grid = (triton.cdiv(x.shape[0], _ROWS),)
-        launch(narrow_forward, grid)(x, weight_in, bias_in, weight_out, y, x.shape[0], **options)
+        launch(small_width_forward, grid)(x, weight_in, bias_in, weight_out, y, x.shape[0], **options)
     return y
 
 
@@ -183,12 +183,12 @@ def _(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activat
     return x.new_empty((x.shape[0], weight_out.shape[1]))
 
 
-@kernel_op("transnormer::narrow_layer_dx")
+@kernel_op("transnormer::small_width_layer_dx")
 def _dx_op(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, dy: Tensor, activation: int) -> Tensor:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.shape[0]:
         grid, options = (triton.cdiv(x.shape[0], _ROWS),), _options(x, weight_in, weight_out, activation, _UNITS)
-        narrow_dx[grid](x, weight_in, bias_in, weight_out, dy, dx, x.shape[0], **options)
+        small_width_dx[grid](x, weight_in, bias_in, weight_out, dy, dx, x.shape[0], **options)
     return dx
 
 
@@ -197,7 +197,7 @@ def _(x: Tensor, *call: Any) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-@kernel_op("transnormer::narrow_layer_dweights")
+@kernel_op("transnormer::small_width_layer_dweights")
 def _dweights_op(
     x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, dy: Tensor, activation: int
 ) -> Tensor:
@@ -208,7 +208,7 @@ def _dweights_op(
     shares = torch.empty((programs, _numbers(weight_in, weight_out)), dtype=torch.float32, device=x.device)
     if rows:
         options = _options(x, weight_in, weight_out, activation, _UNITS_OF_WEIGHTS)
-        narrow_dweights[blocks, programs](x, weight_in, bias_in, weight_out, dy, shares, rows, **options)
+        small_width_dweights[blocks, programs](x, weight_in, bias_in, weight_out, dy, shares, rows, **options)
     return shares.sum(dim=0)
 
 
@@ -240,7 +240,7 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 _op.register_autograd(_differentiate, setup_context=_save)
 
 
-def narrow_layer(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> Tensor:
+def small_width_layer(x: Tensor, weight_in: Tensor, bias_in: Tensor, weight_out: Tensor, activation: int) -> Tensor:
     """(act(gate) ⊙ up)·weight_outᵀ for weight_in [2F, D], act(x·weight_inᵀ + bias_in)·weight_outᵀ for [F, D]."""
     rows, *weights = (t.contiguous() for t in (x.reshape(-1, x.shape[-1]), weight_in, bias_in, weight_out.mT))
     return _op(rows, *weights, activation).reshape(*x.shape[:-1], weight_out.shape[0])

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError
+from transnormer.ops.activations import ACTIVATIONS, check_activation
 from transnormer.ops.autocast import matmul_dtype
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.glu import ACTIVATIONS
 from transnormer.ops.shapes import check_no_tangents
 
-_KERNEL = load_kernel("few_rows")
+_KERNEL = load_kernel("skinny_linear")
 MOST_LAYERS = 3
 
 
@@ -31,7 +31,7 @@ def linears(
             f"linears: up to {MOST_LAYERS} weights, each with a bias, got {len(weights)} and {len(biases)}"
         )
     _check("linears", x, weights, biases)
-    if choose("few_rows", _KERNEL, backend, x.device, x=x).backend == "triton":
+    if choose("skinny_linear", _KERNEL, backend, x.device, x=x).backend == "triton":
         assert _KERNEL is not None
         check_no_tangents("linears", x, *weights, *biases)
         rows, width = x.reshape(-1, x.shape[-1]), weights[0].shape[0]
@@ -50,10 +50,9 @@ def gated(
     backend: str | None = None,
 ) -> Tensor:
     """act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu) of x [..., K] and two layers of one shape [N, K]: [..., N]."""
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"gated: unknown activation '{activation}'", did_you_mean(activation, ACTIVATIONS))
+    check_activation("gated", activation)
     _check("gated", x, (gate_weight, up_weight), (gate_bias, up_bias))
-    if choose("few_rows", _KERNEL, backend, x.device, x=x).backend == "triton":
+    if choose("skinny_linear", _KERNEL, backend, x.device, x=x).backend == "triton":
         assert _KERNEL is not None
         check_no_tangents("gated", x, gate_weight, gate_bias, up_weight, up_bias)
         rows = x.reshape(-1, x.shape[-1])

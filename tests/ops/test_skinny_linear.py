@@ -16,8 +16,8 @@ import transnormer as tn
 from transnormer.errors import ConfigError
 from transnormer.models.layers import GLU
 from transnormer.ops import gated, linears
+from transnormer.ops.activations import ACTIVATIONS
 from transnormer.ops.backend import explain
-from transnormer.ops.glu import ACTIVATIONS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -108,7 +108,7 @@ def test_a_wrong_call_says_what_is_wrong():
 @on_the_cpu
 def test_explain_says_when_rows_are_few():
     def choice(rows: int, dtype: torch.dtype = torch.bfloat16):
-        return explain("few_rows", "cuda", x=torch.empty(rows, 1, 8, dtype=dtype, device="meta"))
+        return explain("skinny_linear", "cuda", x=torch.empty(rows, 1, 8, dtype=dtype, device="meta"))
 
     assert choice(64).backend == "triton"
     assert "65 rows" in choice(65).reason
@@ -187,7 +187,7 @@ def test_a_number_that_is_none_stays_in_its_row():
 
 @with_kernels
 def test_the_ops_are_what_a_compiler_is_told():
-    from transnormer.ops.few_rows import kernel
+    from transnormer.ops.skinny_linear import kernel
 
     x, weights, biases = problem(5, 24, 20, 2, HALF, DEVICE)
     torch.library.opcheck(kernel._linears_op, (x, weights, biases))
@@ -235,7 +235,7 @@ def test_one_token_of_each_text_takes_them(monkeypatch):
     with torch.no_grad(), Called() as called:
         q, k, v = mixer.project(x)
         y = layer(x)
-    assert called.names == ["few_rows_linears", "few_rows_gated"]
+    assert called.names == ["skinny_linears", "skinny_gated"]
     with torch.no_grad():
         for found, projection in ((q, mixer.q_proj), (k, mixer.k_proj), (v, mixer.v_proj)):
             torch.testing.assert_close(found.flatten(2), projection(x), rtol=0.02, atol=0.02)
@@ -244,4 +244,4 @@ def test_one_token_of_each_text_takes_them(monkeypatch):
     with Called() as called:
         mixer.project(x)
         layer(x)
-    assert not any(name.startswith("few_rows") for name in called.names)
+    assert not any(name.startswith("skinny_linear") for name in called.names)

@@ -22,7 +22,7 @@ _fewer_stages: dict[tuple[object, ...], int] = {}
 
 
 @torch.compiler.assume_constant_result
-def shared_memory(device: torch.device) -> int:
+def shared_memory_bytes(device: torch.device) -> int:
     """Bytes that a program may take on a device."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return MOST
