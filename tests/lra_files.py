@@ -180,7 +180,7 @@ def lra_config(task: str, store: Path | str, **changes: Any) -> RunConfig:
         "model__hidden_size": 16,
         "model__intermediate_size": 24,
         "data__store": str(store),
-        "data__eval_windows": None,
+        "lra__valid_examples": None,
         "optim__warmup_steps": 2,
         "train__steps": 6,
         "train__batch_size": 4,

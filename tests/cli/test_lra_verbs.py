@@ -153,7 +153,7 @@ def test_train_refuses_a_store_of_something_else(cli: Callable, tmp_path: Path, 
     assert "did you mean" in done.err
     done = cli("train", "lra/imag", "--out", tmp_path / "run")
     assert done.code == 2
-    done = cli("train", "lra/image", "--out", tmp_path / "run", "protocol=lra")
+    done = cli("train", "lra/image", "--out", tmp_path / "run", "lra.protocol=lra")
     assert done.code == 2
     assert "skyformer, lra_compat" in done.err
     assert list(tmp_path.iterdir()) == []

@@ -89,8 +89,8 @@ def test_one_cell_from_fresh_interpreters(setup: str | None, folder: str, tmp_pa
             "leave it",
         ),
         (
-            ["--tasks", "text", "--data", ".", "data.limit_examples=9"],
-            "data.limit_examples: lra/text is prepared already, in text",
+            ["--tasks", "text", "--data", ".", "lra.limit_examples=9"],
+            "lra.limit_examples: lra/text is prepared already, in text",
             "leave it out",
         ),
         (["--tasks", "text", "--data", ".", "model.embedding=number"], "tokens of lra/text are not amounts", "table"),

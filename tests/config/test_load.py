@@ -124,7 +124,7 @@ def test_a_pattern_is_meant_from_any_folder(empty: Path, tmp_path: Path, monkeyp
         ("", ["data.store=s", "data.corpus=python"], "data.corpus has no effect"),
         ("", ["data.limit_bytes=9", "data.store=s", "data.source=x"], "data.source, data.limit_bytes have no effect"),
         ("", ["data.store=s", "data.tokenizer=bpe", "data.vocab_size=9"], "data.tokenizer, data.vocab_size have"),
-        ("", ["data.store=s", "data.limit_examples=9"], "data.limit_examples has"),
+        ("task: lra/text", ["data.store=s", "lra.limit_examples=9"], "lra.limit_examples has"),
         ("data: {store: s}", ["data.corpus=enwik8"], "data.corpus has"),
         ("data: {store: s, corpus: text, tokenizer: bpe}", [], "data.corpus, data.tokenizer have"),
     ],
@@ -285,7 +285,7 @@ def test_the_papers_settings() -> None:
 def test_skyformers_settings(task: str, batch_size: int, lr: float, warmup_steps: int, eval_every: int) -> None:
     config = load_config(f"lra/{task}")
     optim, train = config.optim, config.train
-    assert (config.task, config.protocol, config.model.preset) == (f"lra/{task}", "skyformer", f"t2-lra-{task}")
+    assert (config.task, config.lra.protocol, config.model.preset) == (f"lra/{task}", "skyformer", f"t2-lra-{task}")
     assert (train.steps, train.batch_size, train.eval_every) == (50_000, batch_size, eval_every)
     assert (optim.lr, optim.warmup_steps, optim.schedule, optim.cycle_momentum) == (lr, warmup_steps, "one_cycle", True)
     assert (optim.betas, optim.eps, optim.weight_decay) == ((0.9, 0.999), 1e-6, 0.0)

@@ -337,7 +337,7 @@ def test_generated_data_are_made_once_before_the_cells(
 
     monkeypatch.setattr(Pack, "start", noted)
     case.options = ["--methods", "t2,linear_elu", "--tasks", "listops", "--jobs", "2"]
-    assert case.run("data.limit_examples=3", "train.steps=2", "train.batch_size=2") == 0, case.err
+    assert case.run("lra.limit_examples=3", "train.steps=2", "train.batch_size=2") == 0, case.err
     assert [len(names) for names in present] == [1, 1]
     made = record(case, "listops-t2-42")
     assert made["data"]["generated"] == {"seed": 0}

@@ -13,6 +13,7 @@ from lra_files import SOURCES, lra_config, write_pairs
 from torch import Tensor, nn
 
 from transnormer.config.load import load_config
+from transnormer.config.lra import LRASection
 from transnormer.data.example_writer import ExampleWriter
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, DataError
@@ -117,7 +118,7 @@ def test_batches_are_as_long_as_their_longest(lra_store: Stores):
 
 
 def test_a_limited_validation_never_limits_the_test(lra_store: Stores):
-    arena = build(lra_store, "lra/listops", data__eval_windows=3)
+    arena = build(lra_store, "lra/listops", lra__valid_examples=3)
     assert arena.evaluate(ByLength(10), "valid", "cpu")["examples"] == 3
     assert arena.evaluate(ByLength(10), "test", "cpu")["examples"] == 6
     assert "3 validation examples" in arena.protocol
@@ -236,7 +237,7 @@ def test_a_model_without_positions_is_warned_of(lra_store: Stores, caplog: pytes
 
 
 def test_compat_validates_text_on_its_test_set(lra_store: Stores):
-    honest, compat = (build(lra_store, "lra/text", protocol=name) for name in ("skyformer", "lra_compat"))
+    honest, compat = (build(lra_store, "lra/text", lra__protocol=name) for name in ("skyformer", "lra_compat"))
     store = honest.store
     assert (honest.num_train_samples, compat.num_train_samples) == (18, 20)
     assert compat.examples("valid").labels.tolist() == store.split("test").labels.tolist()
@@ -250,13 +251,13 @@ def test_compat_validates_text_on_its_test_set(lra_store: Stores):
     assert "checkpoint chosen on the test split, then scored on the test split again" in compat.protocol
     assert "checkpoint chosen on the validation split, test split scored once with it" in honest.protocol
     assert "a tenth of the source's train set" in honest.protocol
-    assert build(lra_store, "lra/text", protocol=None).protocol == honest.protocol
-    others = [build(lra_store, task, protocol="lra_compat") for task in ("lra/listops", "lra/image")]
+    assert load_config("lra/text").lra.protocol == LRASection().protocol == "skyformer"
+    others = [build(lra_store, task, lra__protocol="lra_compat") for task in ("lra/listops", "lra/image")]
     assert [arena.num_train_samples for arena in others] == [6, 18]
 
 
 def test_compat_pools_over_the_padded_length(lra_store: Stores):
-    honest, compat = (build(lra_store, "lra/listops", protocol=name) for name in ("skyformer", "lra_compat"))
+    honest, compat = (build(lra_store, "lra/listops", lra__protocol=name) for name in ("skyformer", "lra_compat"))
     assert honest.build_model().config.pooling == "mean"
     torch.manual_seed(0)
     model = compat.build_model().eval()
@@ -286,7 +287,9 @@ def test_compat_masks_black_pixels_and_keeps_the_places_of_the_others(tmp_path: 
     store = dots(tmp_path / "dots", 3, 700)
     logits = {}
     for protocol in ("skyformer", "lra_compat"):
-        arena = LongRangeArena(lra_config("lra/image", store, protocol=protocol, model__preset="vanilla-lra-image"))
+        arena = LongRangeArena(
+            lra_config("lra/image", store, lra__protocol=protocol, model__preset="vanilla-lra-image")
+        )
         torch.manual_seed(0)
         model = arena.build_model().eval()
         batch = arena.batch(arena.examples("valid"), [0, 1])
@@ -330,19 +333,10 @@ def test_a_damaged_store_is_found_before_training(tmp_path: Path):
         LongRangeArena(lra_config("lra/image", store))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("corpus", "text"), ("tokenizer", "byte"), ("vocab_size", 9), ("limit_bytes", 9), ("sequence_length", 64)],
-)
-def test_keys_of_text_are_refused(lra_store: Stores, key: str, value: object):
-    with pytest.raises(ConfigError, match=f"data.{key}: has no meaning for lra/text"):
-        build(lra_store, "lra/text", **{f"data__{key}": value})
-
-
 def test_no_store_and_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match=r"lra/image cannot be generated: it needs a source"):
         LongRangeArena(lra_config("lra/image", "x", data__store=None))
-    arena = LongRangeArena(lra_config("lra/pathfinder", "x", data__store=None, data__limit_examples=3))
+    arena = LongRangeArena(lra_config("lra/pathfinder", "x", data__store=None, lra__limit_examples=3))
     assert arena.num_train_samples == 3
     assert arena.store.path.parent == tmp_path / "stores"

@@ -30,17 +30,11 @@ def test_an_unknown_task_suggests_the_nearest(configure):
         build_task(configure(task="casual_lm"))
 
 
-def test_a_protocol_is_for_tasks_that_have_one(configure):
-    config = configure().model_copy(update={"protocol": "skyformer"})
-    with pytest.raises(ConfigError, match="protocol: causal_lm has no protocol 'skyformer'"):
-        build_task(config)
-
-
 @pytest.fixture(params=list_tasks())
 def task(request: pytest.FixtureRequest) -> Task:
     if request.param in LRA:
         store = request.getfixturevalue("lra_store")(request.param)
-        return build_task(lra_config(request.param, store, data__eval_windows=2))
+        return build_task(lra_config(request.param, store, lra__valid_examples=2))
     return build_task(request.getfixturevalue("configure")(task=request.param, eval_windows=2))
 
 

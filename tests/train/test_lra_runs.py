@@ -102,7 +102,7 @@ def test_a_signal_while_the_test_split_is_scored(lra_store, tmp_path: Path, monk
 
 @pytest.mark.parametrize("task", ["lra/text", "lra/image"])
 def test_compat_runs(lra_store, task: str, tmp_path: Path) -> None:
-    result = train(lra_config(task, lra_store(task), protocol="lra_compat"), tmp_path / "run", show=False)
+    result = train(lra_config(task, lra_store(task), lra__protocol="lra_compat"), tmp_path / "run", show=False)
     config = json.loads((tmp_path / "run" / "final" / "config.json").read_text())
     assert config["pooling"] == "padded_mean"
     assert result["protocol"].startswith("lra_compat: ")

@@ -34,11 +34,13 @@ def explain(name: str) -> list[Key]:
 
 
 def explain_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> list[Setting]:
-    """Every key of a recipe after resolution, with the line, override or default that decided it."""
+    """Every key of a recipe's task after resolution, with the line, override or default that decided it."""
     resolved = resolve(recipe, overrides)
+    foreign = resolved.config.foreign_sections()
     return [
         Setting(key, value_of(resolved.config, path), resolved.origins.get(path, "default"))
         for path, key in all_keys().items()
+        if path.partition(".")[0] not in foreign
     ]
 
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from transnormer.config.schema import RunConfig, Section
+from transnormer.config.schema import RunConfig
+from transnormer.config.section import Section
 
 _NOUNS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 _PLURALS = {int: "integers", float: "numbers", str: "strings", bool: "booleans"}

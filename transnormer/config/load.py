@@ -21,8 +21,11 @@ from transnormer.errors import ConfigError
 
 Tree = dict[str, Any]
 
-# Keys of `data` that say how a corpus or an lra task is prepared: idle beside a store.
-PREPARATION = ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes", "limit_examples")
+# Keys that say how data is prepared: idle beside a store.
+PREPARATION_KEYS = (
+    *(f"data.{name}" for name in ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes")),
+    "lra.limit_examples",
+)
 _OVERRIDE = "override "  # how the origin of a value from the command line begins
 
 
@@ -42,7 +45,7 @@ def load_config(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
     """Like load_config, with the origin of each value."""
     tree, origins = _layers(recipe, overrides)
-    _settle_store(tree.get("data", {}), origins)
+    _settle_store(tree, origins)
     return Resolved(_validated(tree, origins), origins)
 
 
@@ -84,24 +87,25 @@ def _validated(tree: Tree, origins: dict[str, str]) -> RunConfig:
         raise _in_our_words(error, origins) from None
 
 
-def _settle_store(data: Tree, origins: dict[str, str]) -> None:
+def _settle_store(tree: Tree, origins: dict[str, str]) -> None:
     """A store is prepared already: refuse the keys that say how to prepare one.
 
     A store on the command line takes the place of a recipe's corpus. A dumped config has every key, idle ones at their
     defaults.
     """
-    if data.get("store") is None:
+    if tree.get("data", {}).get("store") is None:
         return
     idle = []
-    for name in PREPARATION:
-        key = f"data.{name}"
-        if data.get(name) is None:
+    for key in PREPARATION_KEYS:
+        section, _, name = key.partition(".")
+        value = tree.get(section, {}).get(name)
+        if value is None:
             continue
         if origins[key].startswith(_OVERRIDE):
             idle.append(key)
         elif origins["data.store"].startswith(_OVERRIDE):
-            del data[name], origins[key]
-        elif data[name] != all_keys()[key].default:
+            del tree[section][name], origins[key]
+        elif value != all_keys()[key].default:
             idle.append(key)
     if idle:
         has, it = ("has", "it") if len(idle) == 1 else ("have", "them")
@@ -159,8 +163,7 @@ def _lay_over(
         elif key is None:
             full = ".".join([dotted, *_first_path(value)])
             if renamed := RENAMED.get(dotted):
-                now = renamed.written(value)
-                raise ConfigError(f"{dotted} is now {renamed.now}, in {origin(path)}", hint=f"write {now}")
+                raise ConfigError(f"{dotted} is now {renamed.now}, in {origin(path)}", hint=renamed.hint(value))
             raise ConfigError(f"{full}: no such key, in {origin(path)}", hint=nearest_key(full))
         else:
             origins[dotted] = origin(path)

@@ -7,20 +7,17 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from transnormer.config.lra import LRASection
+from transnormer.config.renamed import RENAMED, task_family
+from transnormer.config.section import Section, TaskSection
 from transnormer.errors import ConfigError
 
 # Of data.tokenizer: names, and what stands before the folder in 'gpt2:FOLDER'. All else is a folder by itself.
 BUILT_TOKENIZERS, TOKENIZERS_FROM_FOLDER = ("byte", "bpe", "word"), ("gpt2", "roberta")
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Section(BaseModel):
-    """Unknown keys are errors, nothing is coerced (true is not 1, '8' is not 8), values are frozen once resolved."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -90,15 +87,8 @@ class DataSection(Section):
         default=None, gt=0, description="size of a trained bpe (null: 8000), or words to keep (null: all)"
     )
     limit_bytes: int | None = Field(default=None, gt=0, description="train on the first so many bytes of `corpus` only")
-    limit_examples: int | None = Field(
-        default=None, gt=0, description="lra: prepare at most so many examples of each split"
-    )
     sequence_length: int = Field(default=512, gt=0, description="tokens per training and evaluation window")
-    eval_windows: int | None = Field(
-        default=None,
-        gt=0,
-        description="evaluate on the first so many windows; lra: validate on so many examples; null means all",
-    )
+    eval_windows: int | None = Field(default=None, gt=0, description="evaluate on the first so many windows; null: all")
 
     @field_validator("store")
     @classmethod
@@ -193,10 +183,6 @@ class RunConfig(Section):
     """A whole run."""
 
     task: str = Field(default="causal_lm", description="what is learned, see `transnormer list tasks`")
-    protocol: Literal["skyformer", "lra_compat"] | None = Field(
-        default=None,
-        description="lra: how examples are split, masked and pooled; lra_compat repeats the quirks of published code",
-    )
     seed: int = Field(
         default=0, ge=0, lt=2**32, description="decides initial weights, sample order, dropout and masking"
     )
@@ -204,6 +190,41 @@ class RunConfig(Section):
     data: DataSection = Field(default_factory=lambda: DataSection())
     optim: OptimSection = Field(default_factory=lambda: OptimSection())
     train: TrainSection = Field(default_factory=lambda: TrainSection())
+    # One section for each family of tasks that has keys of its own.
+    lra: LRASection = Field(default_factory=lambda: LRASection())
+
+    def foreign_sections(self) -> dict[str, TaskSection]:
+        """The sections of other tasks than this run's, by name."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: section
+            for name, section in sections.items()
+            if isinstance(section, TaskSection) and name != task_family(self.task)
+        }
+
+    @model_serializer(mode="wrap")
+    def _without_foreign_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        foreign = self.foreign_sections()
+        return {name: value for name, value in dump(self).items() if name not in foreign}
+
+    @model_validator(mode="after")
+    def _keys_have_a_meaning(self) -> RunConfig:
+        for name, section in self.foreign_sections().items():
+            for key in sorted(section.model_fields_set):
+                raise ConfigError(
+                    f"{name}.{key}: is a key of the {name} tasks, the task is {self.task}",
+                    hint=f"leave it out, or name one of them, e.g. task={name}/...",
+                )
+        own = getattr(self, task_family(self.task), None)
+        for key in own.idle_data_keys if isinstance(own, TaskSection) else ():
+            value = getattr(self.data, key)
+            if value != DataSection.model_fields[key].default:
+                renamed = RENAMED.get(f"data.{key}")
+                raise ConfigError(
+                    f"data.{key}: has no meaning for {self.task}, it is a key of tasks that read a corpus",
+                    hint=renamed.hint(value) if renamed else "leave it out",
+                )
+        return self
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> RunConfig:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.config.keys import flat
-from transnormer.config.load import PREPARATION
+from transnormer.config.load import PREPARATION_KEYS
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
 from transnormer.report.lra_table import cell_name
@@ -127,7 +127,7 @@ def differences(
     """Every key whose value differs and has an effect, `besides` those that may differ, with both values."""
     old, new = flat(before.model_dump(mode="json")), flat(now.model_dump(mode="json"))
     prepared = before.data.store is not None and now.data.store is not None
-    idle = {f"data.{name}" for name in PREPARATION} if prepared else set()
+    idle = set(PREPARATION_KEYS) if prepared else set()
     keys = sorted((old.keys() | new.keys()) - set(besides) - idle)
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 

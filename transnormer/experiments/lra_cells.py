@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transnormer.config.load import PREPARATION, load_config
+from transnormer.config.load import PREPARATION_KEYS, load_config
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.experiments.cells import Cell
@@ -109,7 +109,7 @@ def _where(task: str, data: Path | None, overrides: Sequence[str]) -> list[str]:
     if not {"data.store", "data.source"}.isdisjoint(_keys(overrides)):
         return []
     if data is not None and (data / task).exists():
-        if idle := [key for key in _keys(overrides) if key in {f"data.{name}" for name in PREPARATION}]:
+        if idle := [key for key in _keys(overrides) if key in PREPARATION_KEYS]:
             raise ConfigError(
                 f"{', '.join(idle)}: lra/{task} is prepared already, in {data / task}",
                 hint="leave it out, or leave --data out where the task is generated",

@@ -102,7 +102,7 @@ def check_record(record: Record, cell: Cell, path: Path, store: ExampleStore | N
         if data["digest"] != store.digest:
             difference = f"its digest is {data['digest'][:12]}, not {store.digest[:12]}"
     elif cell.config.data.source is None:
-        meta = plan(cell.config.task, limit=cell.config.data.limit_examples).meta
+        meta = plan(cell.config.task, limit=cell.config.lra.limit_examples).meta
         difference = in_words({key: (data[key], meta[key]) for key in ("generated", "limit") if data[key] != meta[key]})
     if difference:
         raise ConfigError(

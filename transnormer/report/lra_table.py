@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transnormer.config.renamed import upgraded
 from transnormer.errors import DataError
 from transnormer.report.lra_paper import PAPER, TASKS
 
@@ -232,7 +233,10 @@ def _footnotes(records: Records) -> list[str]:
     changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record["changes"].items()})
     if changes:
         lines.append(f"{_CHANGED} differs from the recipe: {', '.join(changes)}.")
-    if any(record["task"] == "text" and record["config"]["protocol"] == "lra_compat" for record in records):
+    if any(
+        record["task"] == "text" and upgraded(record["config"]).get("lra", {}).get("protocol") == "lra_compat"
+        for record in records
+    ):
         lines.append("text under lra_compat: the checkpoint that is best on the test split, as in published numbers.")
     return ["  \n".join(lines)] if lines else []
 

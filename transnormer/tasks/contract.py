@@ -32,8 +32,6 @@ class Task(ABC):
     higher_is_better: ClassVar[bool]
     # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
     test_split: ClassVar[str | None] = None
-    # Values that the key `protocol` may have.
-    protocols: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def about(cls, name: str) -> str:

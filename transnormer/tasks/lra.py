@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.config.schema import DataSection, RunConfig
+from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.cached import cached_examples
 from transnormer.data.lra.prepare import plan
@@ -24,7 +24,7 @@ from transnormer.models.config import TransNormerConfig
 from transnormer.models.heads import TransNormerForPairClassification, TransNormerForSequenceClassification
 from transnormer.models.presets import preset
 from transnormer.tasks.contract import Batch, Task
-from transnormer.tasks.lra_protocol import PROTOCOLS, Examples, LRAProtocol
+from transnormer.tasks.lra_protocol import Examples, LRAProtocol
 from transnormer.tasks.padding import padded
 from transnormer.tasks.resident import ResidentArena
 
@@ -41,7 +41,7 @@ _POOLING = {
 class LongRangeArena(Task):
     """Scored by accuracy: the share of examples whose class is found.
 
-    The best checkpoint is chosen on the validation split: all of it, or `data.eval_windows` evenly spaced examples.
+    The best checkpoint is chosen on the validation split: all of it, or `lra.valid_examples` evenly spaced examples.
     When a run ends, all of the test split is scored once with that checkpoint. Batches are padded to their longest
     sequence; masks are real, so padding changes no score.
     """
@@ -50,24 +50,21 @@ class LongRangeArena(Task):
     primary_metric = "accuracy"
     higher_is_better = True
     test_split = "test"
-    protocols = PROTOCOLS
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.name = config.task
         self.spec = spec_of(config.task)
-        _refuse_keys_of_text(config)
         self.store = open_examples(config)
-        self._protocol = LRAProtocol(config.protocol or PROTOCOLS[0], self.spec)
+        self._protocol = LRAProtocol(config.lra.protocol, self.spec)
         self._train = self.examples("train")
         self._sampler = EpochSampler(len(self._train), config.seed)
 
     @classmethod
     def find_data(cls, config: RunConfig) -> None:
-        _refuse_keys_of_text(config)
         size = preset(config.model.preset, **{"causal": False, **config.model.changes()})
         _refuse_amounts(size, spec_of(config.task))
-        plan(config.task, config.data.source, limit=config.data.limit_examples)
+        plan(config.task, config.data.source, limit=config.lra.limit_examples)
 
     @classmethod
     def about(cls, name: str) -> str:
@@ -79,7 +76,7 @@ class LongRangeArena(Task):
         parts = [
             self._protocol.describe(meta.get("split_rule", "splits of the store")),
             _POOLING[self.model_config().pooling],
-            self._protocol.choice(self.config.data.eval_windows),
+            self._protocol.choice(self.config.lra.valid_examples),
         ]
         if limit_of_store := meta.get("limit"):
             parts.append(f"at most {limit_of_store:,} examples per split")
@@ -203,7 +200,7 @@ class LongRangeArena(Task):
 
     def chosen(self, split: str) -> np.ndarray:
         """The numbers of the examples that an evaluation of this split scores."""
-        limit = self.config.data.eval_windows if split == "valid" else None
+        limit = self.config.lra.valid_examples if split == "valid" else None
         return evenly(np.arange(len(self.examples(split))), limit)
 
     def _eval_batches(self, split: str, rank: int, world_size: int) -> Iterator[Batch]:
@@ -218,7 +215,7 @@ class LongRangeArena(Task):
 def open_examples(config: RunConfig) -> ExampleStore:
     """The store a config names, or the task's own; every byte is checked against the recorded hashes."""
     data = config.data
-    store = ExampleStore.open(data.store or cached_examples(config.task, data.source, data.limit_examples))
+    store = ExampleStore.open(data.store or cached_examples(config.task, data.source, config.lra.limit_examples))
     if store.task != config.task:
         source = "" if spec_of(config.task).generated else " --source PATH"
         raise ConfigError(
@@ -234,10 +231,3 @@ def _refuse_amounts(model: TransNormerConfig, spec: Spec) -> None:
         raise ConfigError(
             f"model.embedding: number: the tokens of {spec.name} are not amounts", hint="use table, its default"
         )
-
-
-def _refuse_keys_of_text(config: RunConfig) -> None:
-    default = DataSection()
-    for key in ("corpus", "tokenizer", "vocab_size", "limit_bytes", "sequence_length"):
-        if getattr(config.data, key) != getattr(default, key):
-            raise ConfigError(f"data.{key}: has no meaning for {config.task}", hint="leave it out")

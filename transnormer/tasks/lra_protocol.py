@@ -15,8 +15,6 @@ import numpy as np
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.spec import Spec
 
-PROTOCOLS = ("skyformer", "lra_compat")
-
 
 class Examples(Protocol):
     """Labelled sequences by number."""

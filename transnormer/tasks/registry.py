@@ -35,17 +35,9 @@ def task_class(name: str) -> type[Task]:
 
 def build_task(config: RunConfig) -> Task:
     """The task a config asks for, its data opened."""
-    return _chosen(config)(config)
+    return task_class(config.task)(config)
 
 
 def find_data(config: RunConfig) -> None:
     """Raise what `build_task` would before it prepares the data of a config without a store."""
-    _chosen(config).find_data(config)
-
-
-def _chosen(config: RunConfig) -> type[Task]:
-    chosen = task_class(config.task)
-    if config.protocol is not None and config.protocol not in chosen.protocols:
-        hint = f"known: {', '.join(chosen.protocols)}" if chosen.protocols else "leave it out"
-        raise ConfigError(f"protocol: {config.task} has no protocol '{config.protocol}'", hint)
-    return chosen
+    task_class(config.task).find_data(config)

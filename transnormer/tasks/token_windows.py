@@ -21,7 +21,7 @@ from transnormer.data.sampling import EpochSampler
 from transnormer.data.store import TokenStore
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.data.windows import Windows
-from transnormer.errors import ConfigError, DataError
+from transnormer.errors import DataError
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.presets import preset
 from transnormer.tasks.contract import Batch, Task
@@ -152,8 +152,6 @@ def open_store(config: RunConfig) -> TokenStore:
 def _corpus(config: RunConfig) -> tuple[str, str | None, int | None, int | None, str | None]:
     """What decides the store of a corpus."""
     data = config.data
-    if data.limit_examples is not None:
-        raise ConfigError("data.limit_examples: text has no examples to count", "set data.limit_bytes")
     return data.corpus, data.tokenizer, data.vocab_size, data.limit_bytes, data.source
 
 
