@@ -12,13 +12,12 @@ from transnormer.bench import peers
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.ops_summary import COLUMNS, summarise, table
 from transnormer.bench.peers import PEERS, chosen_peers, peer_versions
-from transnormer.bench.quoted_peers import CORE, SOURCE, WHOLE, quoted_rows
 from transnormer.bench.record import choose_names
 from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
 from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX, folded_op, unfolded, whole_op
 from transnormer.errors import ConfigError
 
-BANDWIDTH = 4.28e12  # of the quoted measurements
+BANDWIDTH = 4.28e12  # of an H200
 LENGTH = 128
 
 
@@ -121,39 +120,7 @@ def test_names_are_chosen_from_the_known():
         choose_names("--shapes", "LM 64x513", SHAPES)
 
 
-# What was measured once
-
-
-def test_every_shape_of_the_notes_is_timed():
-    assert set(WHOLE) | set(CORE) <= set(CASES)
-    for quoted in (*WHOLE.values(), *CORE.values()):
-        assert set(quoted) <= set(SHAPES)
-    assert set(WHOLE["norm causal"]) == set(CORE["norm causal"]) == set(SHAPES)
-    second_table = {"LM 16x2048", "LM 4x8192", "LLM 4x8192", "LRA 16x4096", "LRA 16x1024"}
-    assert all(set(quoted) == second_table for case, quoted in WHOLE.items() if case != "norm causal")
-
-
-@pytest.mark.parametrize(
-    ("case", "shape", "forward", "both"),
-    [
-        ("norm causal", "LM 64x512", 4.3, 3.8),
-        ("norm causal", "LM 16x2048", 4.3, 4.1),
-        ("norm causal", "LM 4x8192", 5.0, 5.6),
-        ("norm causal", "LM 1x32768", 9.9, 10.2),
-        ("norm causal", "LLM 4x8192", 4.8, 6.1),
-        ("norm causal", "LRA 16x1024", 9.3, 9.5),
-        ("norm causal", "LRA 16x4096", 7.3, 8.1),
-        ("diag softmax causal", "LM 16x2048", 1.6, 2.5),
-        ("diag softmax causal", "LLM 4x8192", 1.4, 1.9),
-        ("diag softmax causal", "LRA 16x4096", 2.2, 3.0),
-        ("diag softmax causal", "LRA 16x1024", 4.0, 5.2),
-        ("diag rela causal", "LM 16x2048", 5.6, 6.3),
-    ],
-)
-def test_quoted_times_are_these_multiples_of_the_floor(case, shape, forward, both):
-    floor, peer = floor_microseconds(shape, BANDWIDTH), WHOLE[case][shape]
-    assert peer.forward / floor["forward"] == pytest.approx(forward, abs=0.06)
-    assert peer.forward_backward / floor["forward_backward"] == pytest.approx(both, abs=0.06)
+# Ours against them
 
 
 def test_floors_and_goals():
@@ -178,43 +145,26 @@ def test_floors_and_goals():
     assert goal_microseconds(FULL_SOFTMAX, "LM 16x2048", floor) is None
 
 
-def test_quoted_times_are_for_the_gpu_they_were_taken_on():
-    rows = quoted_rows("norm causal", "LLM 4x8192", "NVIDIA H200")
-    assert [(row["by"], row["forward_us"], row["whole"]) for row in rows] == [
-        ("fla", 602, True),
-        ("fla-chunk core", 360, False),
-    ]
-    assert all(row["source"] == SOURCE for row in rows)
-    assert quoted_rows("norm causal", "LLM 4x8192", "NVIDIA H100 80GB HBM3") == []
-    assert quoted_rows("diag rela full", "LLM 4x8192", "NVIDIA H200") == []
-
-
-# Ours against them
-
-
-def row(by, forward, both, source="measured", whole=True):
+def row(by, forward, both):
     times = {"forward_us": forward, "forward_backward_us": both}
-    return {"case": "norm causal", "shape": "LM 64x512", "by": by, "source": source, "whole": whole, **times}
+    return {"case": "norm causal", "shape": "LM 64x512", "by": by, **times}
 
 
 def test_the_best_peer_of_each_pass_is_found_and_named():
-    failed = {"case": "norm causal", "shape": "LM 64x512", "by": "flex", "source": "measured", "failed": "no kernel"}
+    failed = {"case": "norm causal", "shape": "LM 64x512", "by": "flex", "failed": "no kernel"}
     rows = [
         row("triton", 40.0, 120.0),
         row("triton-folded", 35.0, 100.0),
         row("compile", 100.0, 400.0),
         failed,
-        *quoted_rows("norm causal", "LM 64x512", "NVIDIA H200"),
+        row("fla-chunk", 134.0, 329.0),
         {**row("sdpa", 1.0, 1.0), "shape": "LM 16x2048"},
     ]
     plain, folded = summarise(rows, BANDWIDTH)
     assert (plain["by"], folded["by"]) == OURS
     assert plain["forward"]["best_peer"] == "compile"
-    assert plain["forward"]["best_peer_source"] == "measured"
     assert plain["forward"]["x_best_peer"] == pytest.approx(0.4)
-    # The core alone is faster than all, and is no peer.
-    assert plain["forward_backward"]["best_peer"] == "fla"
-    assert plain["forward_backward"]["best_peer_source"] == SOURCE
+    assert plain["forward_backward"]["best_peer"] == "fla-chunk"
     assert folded["forward_backward"]["x_best_peer"] == pytest.approx(100 / 329)
     assert plain["forward"]["x_floor"] == pytest.approx(40 / 31.36, abs=0.01)
     assert plain["forward"]["goal_x_floor"] == pytest.approx(1.2)
@@ -223,7 +173,7 @@ def test_the_best_peer_of_each_pass_is_found_and_named():
     assert all(len(line) == len(COLUMNS) for line in lines)
     assert lines[0][:6] == ["norm causal", "LM 64x512", "triton", "40.0", "1.28", "1.20"]
     assert lines[0][6:8] == ["compile 100.0", "0.40"]
-    assert lines[1][-2:] == ["fla* 329.0", "0.30"]
+    assert lines[1][-2:] == ["fla-chunk 329.0", "0.30"]
 
 
 def test_without_a_peer_there_is_no_ratio():

@@ -20,7 +20,6 @@ from torch import Tensor
 from transnormer.bench.modes import describe, require_no_waiting
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.peers import PEERS, SEARCHING
-from transnormer.bench.quoted_peers import quoted_rows
 from transnormer.bench.shapes import SHAPES, floor_microseconds
 from transnormer.bench.timing import graph_microseconds
 from transnormer.bench.tuning import tune_one_at_a_time
@@ -48,8 +47,7 @@ def copy_bandwidth() -> float:
 def measure_gpu_ops(
     bandwidth: float, cases: list[str], shapes: list[str], peers: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """One row per case, shape and contender, as they are measured; then those that are only quoted."""
-    device_name = torch.cuda.get_device_name()
+    """One row per case, shape and contender, as they are measured."""
     for case in cases:
         for shape in shapes:
             floor = floor_microseconds(shape, bandwidth)
@@ -60,13 +58,10 @@ def measure_gpu_ops(
                 yield {"case": case, "shape": shape, "by": "float64", "failed": _OUT_OF_MEMORY}
                 continue
             for name in [*OURS, *peers]:
-                row: dict[str, Any] = {"case": case, "shape": shape, "by": name, "source": "measured", "whole": True}
                 outcome = _measure(name, case, sets, exact)
                 if outcome is not None:
-                    yield _with_multiples(row | outcome, floor)
+                    yield _with_multiples({"case": case, "shape": shape, "by": name, **outcome}, floor)
                 torch.cuda.empty_cache()
-            for quoted in quoted_rows(case, shape, device_name):
-                yield _with_multiples(quoted, floor)
 
 
 def compile_ahead(cases: list[str], shapes: list[str], peers: list[str], jobs: int) -> None:

@@ -34,26 +34,21 @@ def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
 
 
 def _against_best(ours: float, key: str, peers: list[Row]) -> Row:
-    """The fastest peer that computes the whole op, where its time comes from, and our time as a multiple of it."""
-    able = [row for row in peers if row.get("whole") and key in row]
+    """The fastest peer that computes the op, and our time as a multiple of its time."""
+    able = [row for row in peers if key in row]
     if not able:
         return {"best_peer": None}
     best = min(able, key=lambda row: row[key])
-    return {
-        "best_peer": best["by"],
-        "best_peer_source": best["source"],
-        "best_peer_us": best[key],
-        "x_best_peer": ours / best[key],
-    }
+    return {"best_peer": best["by"], "best_peer_us": best[key], "x_best_peer": ours / best[key]}
 
 
-LEGEND = "x floor, x peer: our time as a multiple. * quoted from an earlier measurement, not run here."
+LEGEND = "x floor, x peer: our time as a multiple."
 _OF_A_PASS = ("us", "x floor", "goal", "best peer us", "x peer")
 COLUMNS = ["case", "shape", "ours", *(f"{each}{column}" for each in ("fwd ", "fwd+bwd ") for column in _OF_A_PASS)]
 
 
 def table(summary: list[Row]) -> list[list[str]]:
-    """The summary as cells under `COLUMNS`; a quoted peer carries a star."""
+    """The summary as cells under `COLUMNS`."""
     lines = []
     for entry in summary:
         cells = [entry["case"], entry["shape"], entry["by"]]
@@ -64,8 +59,7 @@ def table(summary: list[Row]) -> list[list[str]]:
             if part["best_peer"] is None:
                 cells += ["–", "–"]
             else:
-                star = "" if part["best_peer_source"] == "measured" else "*"
-                cells += [f"{part['best_peer']}{star} {part['best_peer_us']:.1f}", f"{part['x_best_peer']:.2f}"]
+                cells += [f"{part['best_peer']} {part['best_peer_us']:.1f}", f"{part['x_best_peer']:.2f}"]
         lines.append(cells)
     return lines
 

@@ -128,7 +128,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     rows = []
     for row in recorded(measure_gpu_ops(bandwidth, chosen_cases, chosen_shapes, rivals), out, "ops", settings):
         rows.append(row)
-        times = row.get("failed") or f"{row['forward_us']:.1f} | {row['forward_backward_us']:.1f} us, {row['source']}"
+        times = row.get("failed") or f"{row['forward_us']:.1f} | {row['forward_backward_us']:.1f} us"
         print_note(f"{row['case']}  {row['shape']}  {row['by']}  {times}")
     summary = summarise(rows, bandwidth)
     print_table(COLUMNS, table(summary))

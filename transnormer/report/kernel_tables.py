@@ -22,7 +22,7 @@ _CASES = {
 _PEERS = {
     "fla-fused": "{version}, fused chunks",
     "fla-chunk": "{version}, chunks",
-    "flex-tuned": "FlexAttention, tiles of one block, searched for †",
+    "flex-tuned": "FlexAttention, tiles of one block, searched for",
     "flex": "FlexAttention",
     "sdpa": "SDPA on blocks",
     "sdpa-cudnn": "SDPA on blocks, cuDNN",
@@ -35,24 +35,18 @@ _PARTS = ("forward", "forward_backward")
 def with_kernels(page: str, results: Path) -> str:
     """The page with its tables as the records say now."""
     bench = results / "bench"
-    beside, searched = read_record(bench / "ops-h200.json"), read_record(bench / "ops-h200-peers.partial.json")
-    ours = read_record(bench / "ops-h200-ours.json")
-    if beside is not None and searched is not None:
-        page = replaced(page, "kernel peers", _peers(beside, searched))
+    beside, ours = read_record(bench / "ops-h200.json"), read_record(bench / "ops-h200-ours.json")
+    if beside is not None:
+        page = replaced(page, "kernel peers", _peers(beside))
     return page if ours is None else replaced(page, "kernel goals", _goals(ours))
 
 
-def _peers(record: dict[str, Any], searched: dict[str, Any]) -> str:
-    """Microseconds of ours and of every peer that was measured, whole ops only.
-
-    A search for tiles takes long, so it is in a record of its own.
-    """
-    measured = [row for row in record["rows"] if row["by"] != "flex-tuned"]
-    measured += [row for row in searched["rows"] if row["by"] == "flex-tuned"]
+def _peers(record: dict[str, Any]) -> str:
+    """Microseconds of ours and of every peer."""
     times = {
         (row["case"], row["by"], row["shape"]): f"{_digits(row['forward_us'])}, {_digits(row['forward_backward_us'])}"
-        for row in measured
-        if row["source"] == "measured" and "forward_us" in row
+        for row in record["rows"]
+        if "forward_us" in row
     }
     shapes, versions = record["settings"]["shapes"], record["settings"]["peers"]
     rows = []
