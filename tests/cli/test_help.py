@@ -7,8 +7,21 @@ import sys
 
 import pytest
 
-GROUPS = {"data": ["prepare", "show", "verify", "info"], "bench": ["ops", "speed", "decode"], "reproduce": ["lra"]}
-VERBS = ["demo", "train", "resume", "eval", "generate", "list", "explain", "doctor", "export", "report", *GROUPS]
+GROUPS = {"data": ["prepare", "show", "verify", "info"], "bench": ["ops", "speed", "decode"]}
+VERBS = [
+    "demo",
+    "train",
+    "resume",
+    "eval",
+    "generate",
+    "list",
+    "explain",
+    "doctor",
+    "export",
+    "report",
+    "reproduce",
+    *GROUPS,
+]
 COMMANDS = [[verb] for verb in VERBS if verb not in GROUPS] + [[group, v] for group in GROUPS for v in GROUPS[group]]
 
 # Run the command in a fresh process, then say which of the heavy packages it imported.
@@ -45,7 +58,17 @@ def test_each_verb_shows_an_example_and_imports_nothing_heavy(command: list[str]
     assert f"Example: transnormer {' '.join(command)}" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["explain"], ["explain", "demo"], ["list", "recipes"], ["train", "no/such"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain"],
+        ["explain", "demo"],
+        ["list", "recipes"],
+        ["list", "tables"],
+        ["train", "no/such"],
+        ["reproduce", "no"],
+    ],
+)
 def test_what_needs_no_model_imports_nothing_heavy(arguments: list[str]) -> None:
     assert "HEAVY []" in probe(*arguments).stdout
 

@@ -15,6 +15,7 @@ import transformers
 
 from transnormer.config.load import load_config
 from transnormer.config.recipe import list_recipes
+from transnormer.experiments.paper import list_tables
 from transnormer.mixers.registry import list_mixers
 from transnormer.models.presets import list_presets
 from transnormer.tasks.registry import list_tasks
@@ -315,6 +316,7 @@ def test_data_prepare_trains_a_bpe_on_your_text(cli: Callable, tmp_path: Path) -
         ("presets", list_presets()),
         ("recipes", list_recipes()),
         ("tasks", list_tasks()),
+        ("tables", list(list_tables())),
     ],
 )
 def test_list_names_everything(cli: Callable, kind: str, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Tiny stores, and cells that are real processes without the imports of each."""
+"""Tiny stores, and jobs that are real processes without the imports of each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from grid_case import GridCase
 from lra_files import write_npz
+from reproduce_case import ReproduceCase
 
 from transnormer.data.lra.prepare import prepare
-from transnormer.experiments import cells
+from transnormer.experiments import job
 
 _HERE = Path(__file__).parent
 
@@ -38,7 +38,7 @@ def fork_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "socket")  # noqa: PTH118 (short, for it must fit into an address)
         server = subprocess.Popen(
-            [sys.executable, str(_HERE / "grid_fork_server.py"), path],
+            [sys.executable, str(_HERE / "job_server.py"), path],
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -56,7 +56,7 @@ def case(
     fork_server: str,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> GridCase:
-    client = (sys.executable, "-I", str(_HERE / "grid_fork_client.py"), fork_server)
-    monkeypatch.setattr(cells, "PROGRAM", client)
-    return GridCase(tmp_path, stores, fork_server, capfd.readouterr)
+) -> ReproduceCase:
+    client = (sys.executable, "-I", str(_HERE / "job_client.py"), fork_server)
+    monkeypatch.setattr(job, "PROGRAM", client)
+    return ReproduceCase(tmp_path, stores, fork_server, capfd.readouterr)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from transnormer import __version__
-from transnormer.cli import bench, data, reproduce
+from transnormer.cli import bench, data
 from transnormer.cli.bench_decode import decode
 from transnormer.cli.console import print_error
 from transnormer.cli.demo import demo
@@ -20,6 +20,7 @@ from transnormer.cli.export import export
 from transnormer.cli.generate import generate
 from transnormer.cli.list import show_list
 from transnormer.cli.report import report
+from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.errors import TransNormerError
@@ -46,7 +47,7 @@ app.command("export")(export)
 app.command("report")(report)
 bench.app.command("decode")(decode)
 app.add_typer(bench.app, name="bench")
-app.add_typer(reproduce.app, name="reproduce")
+app.command("reproduce", no_args_is_help=True)(reproduce)
 
 
 def _print_version(wanted: bool) -> None:

@@ -24,9 +24,10 @@ def demo(
 
     Example: transnormer demo --out demo
     """
-    from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_page, write_demo_record
+    from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_record
     from transnormer.generate.load import load_writer
     from transnormer.generate.stream import stream_text
+    from transnormer.report.demo_page import write_demo_page
 
     twins = train_twins(out, overrides or [])
     print_table(COLUMNS, [twin.row() for twin in twins])

@@ -1,4 +1,4 @@
-"""`transnormer list`: what can be named in a recipe."""
+"""`transnormer list`: what can be named in a recipe, and the tables that can be reproduced."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ class Kind(StrEnum):
     presets = "presets"
     recipes = "recipes"
     tasks = "tasks"
+    tables = "tables"
 
 
-def show_list(kind: Annotated[Kind, typer.Argument(metavar="KIND", help="mixers, presets, recipes or tasks.")]) -> None:
-    """List mixers, presets, recipes or tasks.
+def show_list(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="mixers, presets, recipes, tasks or tables.")],
+) -> None:
+    """List mixers, presets, recipes, tasks or the paper's tables.
 
     Example: transnormer list mixers
     """
-    {Kind.mixers: _mixers, Kind.presets: _presets, Kind.recipes: _recipes, Kind.tasks: _tasks}[kind]()
+    shown = {Kind.mixers: _mixers, Kind.presets: _presets, Kind.recipes: _recipes, Kind.tasks: _tasks}
+    shown[Kind.tables] = _tables
+    shown[kind]()
 
 
 def _mixers() -> None:
@@ -73,3 +78,9 @@ def _tasks() -> None:
         task = task_class(name)
         rows.append((name, task.about(name), task.primary_metric, "higher" if task.higher_is_better else "lower"))
     print_table(["task", "what is learned", "chosen by", "better is"], rows)
+
+
+def _tables() -> None:
+    from transnormer.experiments.paper import list_tables
+
+    print_table(["table", "what it is"], list(list_tables().items()))

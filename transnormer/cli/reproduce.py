@@ -7,56 +7,53 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Reproduce the tables of the paper.", no_args_is_help=True)
 
-
-@app.callback()
-def _group() -> None:
-    """Reproduce the tables of the paper."""
-
-
-@app.command("lra")
-def lra(
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="Which one, see `transnormer list tables`.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change in every cell, e.g. train.steps=5000."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change in every job, e.g. train.steps=5000."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Comma-separated, e.g. t1,t2,vanilla.", show_default="all")
+        str | None, typer.Option(help="Rows, comma-separated, e.g. t1,t2,vanilla.", show_default="all")
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Comma-separated: listops,text,image,pathfinder,retrieval.", show_default="all"),
+        typer.Option(
+            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval.", show_default="all"
+        ),
     ] = None,
     setup: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="skyformer (what the paper states), authors (how its own rows were made), "
-            "release (the authors' later, larger models) or tuned (settings chosen for T2)."
+            help="lra: skyformer (what the paper states), authors (how its own rows were made), "
+            "release (the authors' later, larger models) or tuned (settings chosen for T2).",
+            show_default="the paper's",
         ),
-    ] = "skyformer",
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "42",
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with stores named listops, text, ...; listops and pathfinder are generated if absent."
+            help="Folder with stores named like the columns; lra: listops and pathfinder are generated if absent."
         ),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="Where the runs and their logs go.", show_default="runs/lra, or runs/lra-SETUP")
+        Path | None,
+        typer.Option(help="Where the runs and their logs go.", show_default="runs/TABLE, or runs/TABLE-SETUP"),
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="Where the records and the table go.", show_default="results/lra, or results/lra-SETUP"),
+        typer.Option(help="Where the records and the table go.", show_default="results/TABLE, or results/TABLE-SETUP"),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Cells at once.", show_default="2 on a GPU, 1 on the CPU")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Jobs at once.", show_default="2 on a GPU, 1 on the CPU")] = None,
     budget_minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; says first what fits. The rest is left for next time.")
     ] = None,
 ) -> None:
-    """The Long-Range Arena: every method on every task, beside the paper's figures.
+    """Make a table of the paper anew: every method on every task, beside the paper's figures.
 
-    A grid that was stopped goes on when the same command is given again: finished cells are skipped, others resumed.
+    What was stopped goes on when the same command is given again: finished jobs are skipped, others resumed.
 
     Example: transnormer reproduce lra --methods t2,vanilla --tasks listops --jobs 2
 
@@ -64,20 +61,23 @@ def lra(
 
     Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
     """
-    from transnormer.experiments.grid_display import GridDisplay
-    from transnormer.experiments.lra_cells import arena_methods, chosen, chosen_seeds, plan_cells
-    from transnormer.experiments.lra_grid import LRAGrid
-    from transnormer.report.lra_paper import TASKS
+    from transnormer.experiments.paper import experiment
 
-    folder = "lra" if setup == "skyformer" else f"lra-{setup}"
+    table = experiment(name)
+
+    from transnormer.experiments.display import JobDisplay
+    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
+    from transnormer.experiments.runner import Runner
+
+    setup = chosen_setup(setup, table.setups)
+    folder = table.folder(setup)
     runs, results = runs or Path("runs") / folder, results or Path("results") / folder
-    cells = plan_cells(
-        chosen("method", methods, arena_methods()),
-        chosen("task", tasks, TASKS),
-        chosen_seeds(seeds),
-        runs,
-        data,
-        overrides or [],
-        setup,
+    selection = Selection(
+        rows=chosen("method", methods, table.rows),
+        columns=chosen("task", tasks, table.columns),
+        seeds=chosen_seeds(seeds),
+        setup=setup,
+        data=data,
+        overrides=overrides or [],
     )
-    LRAGrid(cells, runs, results, jobs, budget_minutes).run(GridDisplay())
+    Runner(table, plan(table, selection, runs), runs, results, jobs, budget_minutes).run(JobDisplay())

@@ -1,21 +1,18 @@
-"""What fits into a given time: how long each cell is expected to take, and which of them can be finished."""
+"""What fits into a given time: how long each job is expected to take, and which of them can be finished."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from transnormer.experiments.cells import Cell
-from transnormer.experiments.pack import Running
+from transnormer.experiments.job import Job
+from transnormer.experiments.record import Record
+from transnormer.experiments.worker_pool import Running
 
 START_SECONDS = 15.0  # imports, data, the first step, the test split
-# Steps per second that nobody has measured: of one run alone, evaluations included, replaced by the first real figure.
-GUESSES = {
-    "cuda": {"listops": 500.0, "text": 400.0, "image": 120.0, "pathfinder": 250.0, "retrieval": 200.0},
-    "cpu": {"listops": 1.0, "text": 1.0, "image": 0.2, "pathfinder": 0.5, "retrieval": 0.5},
-}
+GUESS = {"cuda": 100.0, "cpu": 0.5}  # steps per second of one job alone that nobody has a better idea of
 
 Item = TypeVar("Item")
 
@@ -29,54 +26,61 @@ class Speed:
 
 
 class Speeds:
-    """How fast cells are: as recorded here before, as seen in this grid, or as guessed.
+    """How fast jobs are: as recorded here before, as seen running, or as guessed.
 
-    `records` are those of earlier cells (see `lra_record`); only those made on the same hardware count. A record of
-    fewer cells at once than now is shared out: nobody knows yet how well these cells run side by side.
+    Only records made on the same hardware count. One of fewer jobs at once than now is shared out: nobody knows yet how
+    well these jobs run side by side. `guesses` are steps per second of one job alone, by column.
     """
 
-    def __init__(self, records: Iterable[dict[str, Any]], device: str, hardware: dict[str, Any], jobs: int) -> None:
-        self._device, self._hardware, self._jobs = device, hardware, jobs
+    def __init__(
+        self,
+        records: Iterable[Record],
+        device: str,
+        hardware: dict[str, Any],
+        at_once: int,
+        guesses: Mapping[str, float],
+    ) -> None:
+        self._device, self._hardware, self._at_once, self._guesses = device, hardware, at_once, guesses
         self._recorded: dict[tuple[str, str], float] = {}
         self._seen: dict[tuple[str, str], float] = {}
         for record in records:
             self.learn(record)
 
-    def learn(self, record: dict[str, Any]) -> None:
+    def learn(self, record: Record) -> None:
         """Take a record into account."""
         which = "gpus" if self._device == "cuda" else "cpu"
-        if record["device"] != self._device or record["hardware"][which] != self._hardware[which]:
+        if record.device != self._device or getattr(record.hardware, which) != self._hardware[which]:
             return
-        rate = record["wall_steps_per_second"] or record["steps_per_second"]
-        share = min(1.0, (record["cells_at_once"] or 1) / self._jobs)
-        self._recorded[record["task"], record["method"]] = rate * share
+        rate = record.wall_steps_per_second or record.steps_per_second
+        share = min(1.0, (record.jobs_at_once or 1) / self._at_once)
+        self._recorded[record.task, record.preset] = rate * share
 
     def see(self, running: Iterable[Running]) -> None:
-        """Take the rates of running cells into account."""
+        """Take the rates of running jobs into account."""
         for each in running:
             if each.rate is not None:
-                self._seen[each.cell.task, each.cell.method] = each.rate
+                self._seen[_kind(each.job)] = each.rate
 
-    def of(self, cell: Cell) -> Speed:
-        """The best that is known about a cell."""
-        key = (cell.task, cell.method)
+    def of(self, job: Job) -> Speed:
+        """The best that is known about a job."""
+        key = _kind(job)
         if key in self._recorded:
             return Speed(self._recorded[key], "recorded")
         if key in self._seen:
             return Speed(self._seen[key], "running")
-        relatives = [rate for (task, _), rate in self._seen.items() if task == cell.task]
+        relatives = [rate for (task, _), rate in self._seen.items() if task == job.config.task]
         if relatives:
             return Speed(sum(relatives) / len(relatives), "other methods")
-        return Speed(GUESSES[self._device][cell.task] / self._jobs, "guess")
+        return Speed(self._guesses.get(job.column, GUESS[self._device]) / self._at_once, "guess")
 
-    def seconds(self, cell: Cell) -> float:
-        """How long a cell is expected to take from where it stands."""
-        return START_SECONDS + (cell.steps - cell.saved_step()) / self.of(cell).steps_per_second
+    def seconds(self, job: Job) -> float:
+        """How long a job is expected to take from where it stands."""
+        return START_SECONDS + (job.steps - job.saved_step()) / self.of(job).steps_per_second
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The time that a grid has, up to a `deadline` on the clock of time.monotonic, and what is known about speed."""
+    """The time that a runner has, up to a `deadline` on the clock of time.monotonic, and what is known about speed."""
 
     speeds: Speeds
     deadline: float
@@ -86,26 +90,31 @@ class Budget:
         """Until the deadline; negative after it."""
         return self.deadline - time.monotonic()
 
-    def has_room_for(self, cell: Cell) -> bool:
-        """Whether a cell that starts now is expected to end in time."""
-        return self.speeds.seconds(cell) <= self.seconds_left
+    def has_room_for(self, job: Job) -> bool:
+        """Whether a job that starts now is expected to end in time."""
+        return self.speeds.seconds(job) <= self.seconds_left
 
     @property
     def allows_a_start(self) -> bool:
-        """Whether a cell that starts now would come to its first step."""
+        """Whether a job that starts now would come to its first step."""
         return self.seconds_left > START_SECONDS
 
-    def plan(self, cells: Sequence[Cell], jobs: int) -> tuple[list[Cell], list[Cell]]:
-        """Which cells are expected to fit, and which are not."""
-        return what_fits([(cell, self.speeds.seconds(cell)) for cell in cells], jobs, self.seconds_left)
+    def plan(self, jobs: Sequence[Job], at_once: int) -> tuple[list[Job], list[Job]]:
+        """Which jobs are expected to fit, and which are not."""
+        return what_fits([(job, self.speeds.seconds(job)) for job in jobs], at_once, self.seconds_left)
 
 
-def what_fits(durations: Sequence[tuple[Item, float]], jobs: int, seconds: float) -> tuple[list[Item], list[Item]]:
-    """Those that end in time when `jobs` at once are taken in order, each as soon as there is room, and the others.
+def _kind(job: Job) -> tuple[str, str]:
+    """Jobs that are expected to be equally fast."""
+    return job.config.task, job.config.model.preset
+
+
+def what_fits(durations: Sequence[tuple[Item, float]], at_once: int, seconds: float) -> tuple[list[Item], list[Item]]:
+    """Those that end in time when `at_once` of them are taken in order, each as soon as there is room, and the others.
 
     One that would not end in time is passed over; a shorter one behind it may still fit.
     """
-    free_at = [0.0] * jobs
+    free_at = [0.0] * at_once
     fitting, left = [], []
     for item, duration in durations:
         place = free_at.index(min(free_at))

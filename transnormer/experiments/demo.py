@@ -11,8 +11,6 @@ from typing import Any
 from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
-from transnormer.report.page import Page, Section, Table, facts_of, loss_curves, write_page
-from transnormer.report.run_record import read_run
 
 METHODS = ("t2", "vanilla")
 STATE_LENGTHS = (1024, 16_384)
@@ -94,30 +92,3 @@ def write_demo_record(twins: Sequence[Twin], path: Path) -> None:
         "environment": describe_environment(),
     }
     path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def write_demo_page(twins: Sequence[Twin], sample: str, path: Path) -> None:
-    """The page of the demo: the table, the loss curves of both models, and what T2 wrote."""
-    result = twins[0].result
-    page = Page(
-        title="TransNormer demo",
-        lead=f"A tiny TransNormer (T2) and a vanilla transformer of the same size, {result['tokens']:,} tokens of "
-        "Python source each, trained one after the other on this machine. Both use the recipe `demo`, whose learning "
-        "rate was chosen on T2.",
-        sections=[
-            Section(
-                "Side by side",
-                text=f"Scored on held-out files: {result['protocol']}. The decode state of TransNormer stays as it "
-                "is however long the text grows; the vanilla transformer's cache grows with it.",
-                table=Table(COLUMNS, [twin.row() for twin in twins]),
-            ),
-            Section(
-                "Loss",
-                text="Faint: training batches. Dots: held-out files.",
-                svg=loss_curves([read_run(t.folder) for t in twins]),
-            ),
-            Section("What T2 writes", listing=sample),
-        ],
-        facts=facts_of(result),
-    )
-    write_page(page, path)

@@ -1,4 +1,4 @@
-"""What is wrong with which cells, gathered so that a person hears of all of it at once, before anything starts."""
+"""What is wrong with which jobs, gathered so that a person hears of all of it at once, before anything starts."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from contextlib import contextmanager
 
 from transnormer.errors import TransNormerError
 
-_NAMED = 6  # cells that are named for one reason
+_NAMED = 6  # jobs that are named for one reason
 
 
 class Faults:
-    """Errors by what they say, each with the names of the cells that it is about."""
+    """Errors by what they say, each with the names of the jobs that it is about."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[type[TransNormerError], str, str | None], list[str]] = {}
+        self._jobs: dict[tuple[type[TransNormerError], str, str | None], list[str]] = {}
 
     @contextmanager
     def of(self, names: Iterable[str]) -> Iterator[None]:
-        """Keep the error that the block may end with as one of these cells."""
+        """Keep the error that the block may end with as one of these jobs."""
         try:
             yield
         except TransNormerError as error:
-            self._cells.setdefault((type(error), error.message, error.hint), []).extend(names)
+            self._jobs.setdefault((type(error), error.message, error.hint), []).extend(names)
 
     def raise_if_any(self, total: int) -> None:
-        """One error, of the kind of the first, for all of them; `total` is how many cells there are."""
-        if not self._cells:
+        """One error, of the kind of the first, for all of them; `total` is how many jobs there are."""
+        if not self._jobs:
             return
-        kind = next(iter(self._cells))[0]
-        message = "; ".join(f"{_named(names, total)}: {fault[1]}" for fault, names in self._cells.items())
-        hints = dict.fromkeys(fault[2] for fault in self._cells if fault[2])
+        kind = next(iter(self._jobs))[0]
+        message = "; ".join(f"{_named(names, total)}: {fault[1]}" for fault, names in self._jobs.items())
+        hints = dict.fromkeys(fault[2] for fault in self._jobs if fault[2])
         raise kind(message, hint="; ".join(hints) or None)
 
 
 def _named(names: Sequence[str], total: int) -> str:
     if len(names) == total > 1:
-        return f"all {total} cells"
+        return f"all {total} jobs"
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -62,7 +62,7 @@ def _as_typed(environment: dict[str, str]) -> str:
 
 
 def _start(environment: dict[str, str]) -> str | None:
-    """Start a daemon, or take over the one that a killed grid left here, and try it; returns what is wrong, if any."""
+    """Start a daemon, or take over the one that a killed runner left here, and try it; returns what is wrong."""
     if len(environment["CUDA_MPS_PIPE_DIRECTORY"]) > _LONGEST_FOLDER:
         return f"the path of {environment['CUDA_MPS_PIPE_DIRECTORY']} is too long for its sockets"
     if _server_list(environment) is None:

@@ -5,19 +5,17 @@ python -m transnormer.report.readme README.md results
 
 from __future__ import annotations
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from transnormer.report.lra_paper import PAPER, TASKS
-from transnormer.report.lra_table import read_records, summary_rows
+from transnormer.experiments.paper import lra
 from transnormer.report.markdown import read_record, replaced, table
 
 
 def with_results(readme: str, results: Path) -> str:
     """The text with everything between the markers replaced by what the result files say now."""
-    makers = (_demo, _growth, _training, _speed_over_length, _decoding, _kernels, _arena, _elsewhere)
+    makers = (_demo, _growth, _training, _speed_over_length, _decoding, _kernels, lra.summary, _elsewhere)
     sections = [section for section in (make(results) for make in makers) if section]
     return replaced(readme, "results", "\n".join(sections))
 
@@ -155,34 +153,6 @@ def _decoding(results: Path) -> str | None:
         f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
         f"{table(columns, rows)}\n"
     )
-
-
-def _arena(results: Path) -> str | None:
-    rows = []
-    for method in ("t1", "t2"):
-        figures = [*(PAPER[method][task] for task in TASKS), _mean_of_four(PAPER[method])]
-        rows.append(["the paper", method, *(f"{figure:.2f}" for figure in figures)])
-    folders = {folder: records for folder in sorted(results.glob("lra*")) if (records := read_records(folder))}
-    if not folders:
-        return None
-    for folder, records in folders.items():
-        setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
-        rows += [[setup, *row] for row in summary_rows(records)]
-    seeds = {record["seed"] for records in folders.values() for record in records}
-    ours = "one seed" if len(seeds) == 1 else "mean and standard deviation over seeds"
-    links = ", ".join(f"[results/{folder.name}](results/{folder.name}/README.md)" for folder in folders)
-    columns = ["set-up", "method", *TASKS, "mean without retrieval"]
-    return (
-        f"**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: {ours}, of the "
-        "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
-        "settings of `tuned` were chosen for T2, on the validation splits. † Not the published data: never compare. "
-        f"‡ Differs from the recipe. What that means, and everything beside the paper's figures: {links}):\n\n"
-        f"{table(columns, rows)}\n"
-    )
-
-
-def _mean_of_four(accuracies: dict[str, float]) -> float:
-    return statistics.fmean(accuracies[task] for task in TASKS if task != "retrieval")
 
 
 def _elsewhere(results: Path) -> str | None:

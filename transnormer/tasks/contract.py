@@ -6,13 +6,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.open_store import Store
+from transnormer.data.opening import Store
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 Batch = dict[str, Tensor]
@@ -44,8 +44,11 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def find_data(cls, config: RunConfig) -> None:
-        """Raise what preparing the corpus of a config would for its keys and source files, and prepare nothing."""
+    def find_data(cls, config: RunConfig) -> dict[str, Any]:
+        """What the store would say of its origin, were the data of a config prepared; prepares nothing.
+
+        Raises what preparing them would, for the config's keys and its source files.
+        """
 
     @property
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.cache import cached_examples
 from transnormer.data.examples import ExampleStore
+from transnormer.data.lra.cached import cached_examples
 from transnormer.data.lra.prepare import plan
 from transnormer.data.lra.source import evenly
 from transnormer.data.lra.spec import Spec, spec_of
@@ -61,10 +62,10 @@ class LongRangeArena(Task):
         self._sampler = EpochSampler(len(self._train), config.seed)
 
     @classmethod
-    def find_data(cls, config: RunConfig) -> None:
+    def find_data(cls, config: RunConfig) -> dict[str, Any]:
         size = preset(config.model.preset, **{"causal": False, **config.model.changes()})
         _refuse_amounts(size, spec_of(config.task))
-        plan(config.task, config.data.source, limit=config.lra.limit_examples)
+        return plan(config.task, config.data.source, limit=config.lra.limit_examples).meta
 
     @classmethod
     def about(cls, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transnormer.data.lra.spec import SPECS
 from transnormer.errors import ConfigError, did_you_mean
@@ -38,6 +38,6 @@ def build_task(config: RunConfig) -> Task:
     return task_class(config.task)(config)
 
 
-def find_data(config: RunConfig) -> None:
-    """Raise what `build_task` would before it prepares the data of a config without a store."""
-    task_class(config.task).find_data(config)
+def find_data(config: RunConfig) -> dict[str, Any]:
+    """The origin of the data that `build_task` would prepare for a config without a store, or what it would raise."""
+    return task_class(config.task).find_data(config)

@@ -53,8 +53,8 @@ class TokenWindowTask(Task):
         self._sampler = EpochSampler(self._train.complete, config.seed)
 
     @classmethod
-    def find_data(cls, config: RunConfig) -> None:
-        plan(*_corpus(config))
+    def find_data(cls, config: RunConfig) -> dict[str, Any]:
+        return plan(*_corpus(config)).meta
 
     @abstractmethod
     def windows(self, split: str) -> Windows:

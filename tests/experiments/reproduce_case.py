@@ -1,4 +1,4 @@
-"""A grid to disturb: its folders, and the command on them in this process or in one of its own."""
+"""A table to disturb in the making: its folders, and the command on them in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from grid_fork_client import request
+from job_client import request
 
 from transnormer.cli.app import main
 
@@ -39,8 +39,8 @@ class Command:
 
 
 @dataclass
-class GridCase:
-    """Folders for one grid and the command on them; `out` and `err` are of the last command."""
+class ReproduceCase:
+    """Folders for one table and the command on them; `out` and `err` are of the last command."""
 
     folder: Path
     data: Path
@@ -63,7 +63,7 @@ class GridCase:
         return ["reproduce", "lra", *self.options, *places, *TINY, *more]
 
     def run(self, *more: str) -> int:
-        """The grid in this process; an unexpected exception comes through."""
+        """The command in this process; an unexpected exception comes through."""
         self.read()
         with pytest.raises(SystemExit) as exit_:
             main(self.arguments(*more))
@@ -71,6 +71,6 @@ class GridCase:
         return int(exit_.value.code or 0)
 
     def start(self, *more: str) -> Command:
-        """The grid in a process of its own."""
+        """The command in a process of its own."""
         replies = request(self.socket, self.arguments(*more), dict(os.environ)).makefile()
         return Command(int(replies.readline()), replies)

@@ -1,6 +1,6 @@
 """Asks the fork server for a real `transnormer` command and behaves like it: output, signals, exit code.
 
-python grid_fork_client.py SOCKET ARGUMENT...
+python job_client.py SOCKET ARGUMENT...
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grids of real processes: they run to the end, survive whatever ends them early, and never do anything twice."""
+"""Jobs in real processes: they run to the end, survive whatever ends them early, and never do anything twice."""
 
 from __future__ import annotations
 
@@ -8,41 +8,53 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grid_case import TINY, GridCase
+from reproduce_case import TINY, ReproduceCase
 from tiny_run import journal_lines, losses
 
 from transnormer.config.load import dump_config
 from transnormer.data.lra.prepare import prepare
-from transnormer.experiments import budget, cells, lra_cells, lra_grid
-from transnormer.experiments.pack import Pack
+from transnormer.experiments import budget, job, runner
+from transnormer.experiments.experiment import Selection, plan
+from transnormer.experiments.job import Job
+from transnormer.experiments.paper.lra import LongRangeArena
+from transnormer.experiments.worker_pool import WorkerPool
 from transnormer.train.run_folder import RunFolder
 
 LONG = ("train.steps=200", "train.eval_every=100", "train.save_every=1000")
 
 
-def record(case: GridCase, name: str) -> dict[str, Any]:
+def planned(case: ReproduceCase, methods: Sequence[str], *overrides: str) -> list[Job]:
+    selection = Selection(methods, ["text"], [42], "skyformer", case.data, overrides)
+    return plan(LongRangeArena(), selection, case.runs)
+
+
+def record(case: ReproduceCase, name: str) -> dict[str, Any]:
     return json.loads((case.results / f"{name}.json").read_text())
 
 
-def logged(case: GridCase, name: str) -> int:
+def accuracy(case: ReproduceCase, name: str) -> float:
+    return 100 * record(case, name)["test"]["metrics"]["accuracy"]
+
+
+def logged(case: ReproduceCase, name: str) -> int:
     path = case.runs / name / "journal.jsonl"
     return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
 
 
 def signal_when(condition: Callable[[], bool], number: int = signal.SIGTERM) -> threading.Thread:
-    """A signal to this process, which runs the grid, as soon as the condition holds."""
+    """A signal to this process, which runs the jobs, as soon as the condition holds."""
 
     def send() -> None:
         wait_until(condition)
@@ -53,43 +65,45 @@ def signal_when(condition: Callable[[], bool], number: int = signal.SIGTERM) -> 
     return thread
 
 
-def test_two_methods_on_two_tasks(case: GridCase) -> None:
+def test_two_methods_on_two_tasks(case: ReproduceCase) -> None:
     case.options = ["--methods", "t2,vanilla", "--tasks", "text,image", "--jobs", "2"]
     assert case.run() == 0, case.err
     names = [f"{task}-{method}-42" for method in ("t2", "vanilla") for task in ("text", "image")]
     assert sorted(path.stem for path in case.results.glob("*.json")) == sorted(names)
     assert [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")] == names
-    assert max(record(case, name)["cells_at_once"] for name in names) == 2
+    assert max(record(case, name)["jobs_at_once"] for name in names) == 2
     for name in names:
         result = RunFolder(case.runs / name).read_result()
         assert result is not None
         made = record(case, name)
-        assert made["test_accuracy"] == pytest.approx(100 * result["test"]["metrics"]["accuracy"])
-        assert made["best_valid_accuracy"] == pytest.approx(100 * result["best"]["metrics"]["accuracy"])
-        assert made["best_valid_step"] == result["best"]["step"]
+        assert made["test"]["metrics"] == result["test"]["metrics"]
+        assert made["valid"] == result["best"]
+        assert made["primary_metric"] == "accuracy"
         assert made["steps"] == 4
-        assert made["steps_per_second"] == pytest.approx(4 / result["seconds"])
-        assert made["wall_steps_per_second"] < made["steps_per_second"]
+        assert made["seconds"] == result["seconds"]
+        assert made["wall_steps_per_second"] < 4 / result["seconds"]
+        assert made["command"][:3] == ["transnormer", "train", f"lra/{name.split('-')[0]}"]
+        assert made["date"].startswith("20")
         assert made["peak_memory_bytes"] is None
         assert result["peak_memory_bytes"] is None
-        assert made["cells_at_once"] in (1, 2), "the last one may have been alone"
+        assert made["jobs_at_once"] in (1, 2), "the last one may have been alone"
         assert made["resumed_after"] == 0
         assert made["parameters"] == result["parameters"]
-        assert made["data"]["kind"] == "stand-in"
-        assert made["data"]["examples"]["test"] == (40 if "text" in name else 8)
+        assert made["data"]["label"] == "stand-in"
+        assert made["data"]["sizes"]["test"] == (40 if "text" in name else 8)
         assert made["changes"]["train.steps"] == 4
         assert not {"seed", "model.preset", "train.device", "data.store"} & made["changes"].keys()
-        assert made["config"]["model"]["preset"] == name.split("-")[1] + "-lra-" + made["task"]
+        assert made["config"]["model"]["preset"] == name.split("-")[1] + "-lra-" + name.split("-")[0]
         assert str(case.data) not in json.dumps(made), "a record holds no folder of this machine"
         assert (case.runs / f"{name}.log").read_text().strip()
     page = (case.results / "README.md").read_text()
-    assert f"{record(case, 'text-t2-42')['test_accuracy']:.2f}†‡" in page
-    accuracies = [f"{record(case, f'{task}-t2-42')['test_accuracy']:.2f}" for task in ("text", "image")]
+    accuracies = [f"{accuracy(case, f'{task}-t2-42'):.2f}" for task in ("text", "image")]
+    assert f"{accuracies[0]}†‡" in page
     assert ["t2", *accuracies] in [line.split() for line in case.out.splitlines()], "the table in the log"
 
     before = {path: path.stat().st_mtime_ns for path in case.folder.rglob("*") if path.is_file()}
     assert case.run() == 0
-    assert "cells: 4 of 4 finished, 0 to run" in case.out
+    assert "jobs: 4 of 4 finished, 0 to run" in case.out
     assert ": started" not in case.out
     changed = {path.name for path, when in before.items() if path.stat().st_mtime_ns != when}
     assert changed <= {"README.md", "lock"}
@@ -102,14 +116,14 @@ def test_two_methods_on_two_tasks(case: GridCase) -> None:
     assert not any(case.runs.glob("text-*"))
 
 
-def test_a_signal_saves_all_and_the_same_command_goes_on(case: GridCase) -> None:
+def test_a_signal_saves_all_and_the_same_command_goes_on(case: ReproduceCase) -> None:
     options = ("--jobs", "2", *LONG)
     started = signal_when(lambda: min(logged(case, "text-t2-42"), logged(case, "text-vanilla-42")) >= 5)
     assert case.run(*options) == 75, case.err
     started.join()
     assert "SIGTERM: saving what runs: text-t2-42, text-vanilla-42" in case.out
     assert "left: text-t2-42, text-vanilla-42" in case.out
-    assert "error: stopped with 2 of 2 cells left" in case.err
+    assert "error: stopped with 2 of 2 jobs left" in case.err
     assert not any(case.results.glob("*.json"))
     stopped_at = {}
     for name in ("text-t2-42", "text-vanilla-42"):
@@ -124,22 +138,22 @@ def test_a_signal_saves_all_and_the_same_command_goes_on(case: GridCase) -> None
         assert record(case, name)["resumed_after"] == step
 
 
-def test_two_signals_end_all_at_once(case: GridCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell that takes long to save: the first signal reaches it once, the second ends it."""
+def test_two_signals_end_all_at_once(case: ReproduceCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that takes long to save: the first signal reaches it once, the second ends it."""
     script = tmp_path / "slow_to_save.py"
     script.write_text(
-        "import signal, sys, time\n"
+        "import os, signal, sys\n"
         "count = 0\n"
         "def handle(number, frame):\n"
         "    global count\n"
         "    count += 1\n"
-        "    print('told', count, flush=True)\n"
+        "    os.write(1, f'told {count}\\n'.encode())\n"
         "    if count == 2: sys.exit(128 + number)\n"
         "signal.signal(signal.SIGTERM, handle)\n"
         "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
+        "while True: signal.pause()\n"
     )
-    monkeypatch.setattr(cells, "PROGRAM", (sys.executable, "-I", str(script)))
+    monkeypatch.setattr(job, "PROGRAM", (sys.executable, "-I", str(script)))
     log = case.runs / "text-t2-42.log"
     first = signal_when(lambda: log.is_file() and "ready" in log.read_text(), signal.SIGINT)
     second = signal_when(lambda: log.is_file() and "told 1" in log.read_text(), signal.SIGINT)
@@ -151,19 +165,19 @@ def test_two_signals_end_all_at_once(case: GridCase, tmp_path: Path, monkeypatch
     assert log.read_text() == "ready\ntold 1\ntold 2\n"
 
 
-def test_a_killed_grid_takes_its_cells_with_it_and_is_taken_up_again(case: GridCase) -> None:
-    """Ended by SIGKILL once one cell is finished and another has begun."""
+def test_a_killed_runner_takes_its_jobs_with_it_and_is_taken_up_again(case: ReproduceCase) -> None:
+    """Ended by SIGKILL once one job is finished and another has begun."""
     options = ("--seeds", "1", "--jobs", "1", *LONG)
-    grid = case.start(*options)
+    command = case.start(*options)
     wait_until(lambda: logged(case, "text-t2-1") >= 5)
-    assert case.run(*options) == 2, "two grids at once in the same folder"
-    assert f"runs is being written by process {grid.pid}" in case.err
+    assert case.run(*options) == 2, "two at once in the same folder"
+    assert f"runs is being written by process {command.pid}" in case.err
     wait_until(lambda: (case.results / "text-t2-1.json").is_file() and logged(case, "text-vanilla-1") >= 5)
     finished = (case.results / "text-t2-1.json").read_bytes()
-    os.kill(grid.pid, signal.SIGKILL)
-    assert grid.wait() == -signal.SIGKILL
+    os.kill(command.pid, signal.SIGKILL)
+    assert command.wait() == -signal.SIGKILL
     assert case.run(*options) == 0, case.err
-    assert "cells: 1 of 2 finished, 1 to run" in case.out
+    assert "jobs: 1 of 2 finished, 1 to run" in case.out
     assert "text-t2-1: started" not in case.out
     assert "text-vanilla-1: resumed" in case.out
     assert (case.results / "text-t2-1.json").read_bytes() == finished
@@ -172,19 +186,19 @@ def test_a_killed_grid_takes_its_cells_with_it_and_is_taken_up_again(case: GridC
     assert journal_lines(case.runs / "text-vanilla-1", "resumed")[0]["step"] >= 4
 
 
-def test_a_failed_cell_does_not_stop_the_others(case: GridCase) -> None:
-    (cell,) = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data, TINY)
-    broken = RunFolder(cell.folder)
+def test_a_failed_job_does_not_stop_the_others(case: ReproduceCase) -> None:
+    (failing,) = planned(case, ["t2"], *TINY)
+    broken = RunFolder(failing.folder)
     (broken.checkpoints / "step-00000002").mkdir(parents=True)
-    broken.config_file.write_text(dump_config(cell.config))
+    broken.config_file.write_text(dump_config(failing.config))
     assert case.run() == 1
     assert "text-t2-42: failed (exit code 3); the end of" in case.out
     assert "no checkpoint in" in case.out, "the last lines of its log"
-    assert "error: 1 of 2 cells failed: text-t2-42" in case.err
+    assert "error: 1 of 2 jobs failed: text-t2-42" in case.err
     assert [path.stem for path in case.results.glob("*.json")] == ["text-vanilla-42"]
 
 
-def test_a_run_of_other_settings_is_refused_and_left_alone(case: GridCase) -> None:
+def test_a_run_of_other_settings_is_refused_and_left_alone(case: ReproduceCase) -> None:
     case.options = ["--methods", "t2", "--tasks", "text"]
     assert case.run() == 0, case.err
     before = sorted(path for path in case.folder.rglob("*"))
@@ -198,8 +212,8 @@ def test_a_run_of_other_settings_is_refused_and_left_alone(case: GridCase) -> No
     assert sorted(path for path in case.folder.rglob("*")) == before
     (case.results / "text-t2-42.json").unlink()
     assert case.run("train.device=auto") == 0, "a finished run may have been made elsewhere"
-    assert "cells: 1 of 1 finished, 0 to run" in case.out
-    assert record(case, "text-t2-42")["cells_at_once"] is None, "recorded by a grid that has not seen it run"
+    assert "jobs: 1 of 1 finished, 0 to run" in case.out
+    assert record(case, "text-t2-42")["jobs_at_once"] is None, "recorded by a runner that has not seen it run"
     (case.results / "text-t2-42.json").unlink()
     (case.runs / "text-t2-42" / "result.json").unlink()
     assert case.run("train.device=auto") == 2, "one that is to be resumed must be as it was"
@@ -209,7 +223,7 @@ def test_a_run_of_other_settings_is_refused_and_left_alone(case: GridCase) -> No
     assert record(case, "text-t2-42")["wall_steps_per_second"] is None, "it had only to be tested"
 
 
-def test_other_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -> None:
+def test_other_data_are_not_taken_for_the_same(case: ReproduceCase, tmp_path: Path) -> None:
     case.options = ["--methods", "t2", "--tasks", "text"]
     assert case.run() == 0, case.err
     case.runs.rename(case.folder / "elsewhere")
@@ -225,7 +239,7 @@ def test_other_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -
     assert not case.results.exists()
 
 
-def test_records_of_other_generated_data_are_not_taken_for_the_same(case: GridCase, tmp_path: Path) -> None:
+def test_records_of_other_generated_data_are_not_taken_for_the_same(case: ReproduceCase, tmp_path: Path) -> None:
     case.options = ["--methods", "t2", "--tasks", "listops"]
     case.data = prepare("lra/listops", tmp_path / "few" / "listops", limit=8, processes=1).parent
     assert case.run() == 0, case.err
@@ -235,17 +249,17 @@ def test_records_of_other_generated_data_are_not_taken_for_the_same(case: GridCa
     assert "listops-t2-42.json was made from other data: limit was 8, is null" in case.err
 
 
-def test_a_table_is_of_one_setup(case: GridCase) -> None:
+def test_a_table_is_of_one_setup(case: ReproduceCase) -> None:
     case.options = ["--methods", "t2", "--tasks", "text"]
     assert case.run() == 0, case.err
     before = {path: path.read_bytes() for path in case.results.iterdir()}
     case.options = ["--setup", "tuned", "--methods", "t1", "--tasks", "text"]
     assert case.run() == 2
-    assert "has records of lra/*, these cells are of lra/tuned/*" in case.err
+    assert "has records of lra/*, these jobs are of lra/tuned/*" in case.err
     assert {path: path.read_bytes() for path in case.results.iterdir()} == before
 
 
-def test_what_a_task_cannot_have_is_said_before_its_data_are_made(case: GridCase, tmp_path: Path) -> None:
+def test_what_a_task_cannot_have_is_said_before_its_data_are_made(case: ReproduceCase, tmp_path: Path) -> None:
     case.options = ["--methods", "t2", "--tasks", "listops"]
     case.data = tmp_path  # has no store of the task: it would be generated
     assert case.run("model.embedding=number") == 2
@@ -254,18 +268,18 @@ def test_what_a_task_cannot_have_is_said_before_its_data_are_made(case: GridCase
     assert not case.results.exists()
 
 
-def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_up(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--budget-minutes", "0.05", "train.steps=100000", "train.save_every=100000", "train.eval_every=50000")
     assert case.run(*options) == 0
-    assert "budget of 0.05 min: 0 cells are expected to fit, 2 are not" in case.out
+    assert "budget of 0.05 min: 0 jobs are expected to fit, 2 are not" in case.out
     assert "does not fit: text-t2-42, about 1666.9 min (guess)" in case.out
     assert "left: text-t2-42, text-vanilla-42; the same command goes on with them" in case.out
     assert not any(case.runs.glob("text*")), "there is no time to take a step in"
-    monkeypatch.setitem(budget.GUESSES["cpu"], "text", 1e6)
+    monkeypatch.setitem(LongRangeArena.guesses["cpu"], "text", 1e6)
     clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < 5 else -1.0)
     monkeypatch.setattr(budget.Budget, "seconds_left", clock)
     assert case.run(*options) == 0, case.err
-    assert "2 cells are expected to fit" in case.out
+    assert "2 jobs are expected to fit" in case.out
     assert "time is up: saving what runs: text-t2-42" in case.out
     assert "text-t2-42: stopped, saved after step" in case.out
     assert "text-vanilla-42: started" not in case.out
@@ -273,12 +287,12 @@ def test_time_that_is_up(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (case.runs / "text-t2-42" / "checkpoints" / f"step-{step:08d}").is_dir()
 
 
-def test_a_budget_too_short_for_any_cell_is_used_all_the_same(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_too_short_for_any_job_is_used_anyway(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = property(lambda _: 100.0 if logged(case, "text-t2-42") < 5 else -1.0)
     monkeypatch.setattr(budget.Budget, "seconds_left", clock)
     options = ("train.steps=100000", "train.save_every=100000", "train.eval_every=50000")
     assert case.run("--budget-minutes", "2", *options) == 0, case.err
-    assert "budget of 2 min: 0 cells are expected to fit, 2 are not" in case.out
+    assert "budget of 2 min: 0 jobs are expected to fit, 2 are not" in case.out
     assert (
         "time that is left goes to the first of those that do not fit; they are stopped with a checkpoint" in case.out
     )
@@ -296,15 +310,15 @@ def test_a_budget_too_short_for_any_cell_is_used_all_the_same(case: GridCase, mo
     assert [line["step"] for line in journal_lines(case.runs / "text-t2-42", "resumed")] == [step]
 
 
-def test_cells_that_fit_come_before_those_that_do_not(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget.Budget, "has_room_for", lambda _, cell: cell.method == "vanilla")
+def test_jobs_that_fit_come_before_those_that_do_not(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget.Budget, "has_room_for", lambda _, job: job.row == "vanilla")
     assert case.run("--budget-minutes", "5", "--jobs", "1") == 0, case.err
     started = [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")]
     assert started == ["text-vanilla-42", "text-t2-42"]
     assert len(list(case.results.glob("*.json"))) == 2
 
 
-def test_records_that_are_found_are_named_with_what_runs_them_anew(case: GridCase) -> None:
+def test_records_that_are_found_are_named_with_what_runs_them_anew(case: ReproduceCase) -> None:
     """As in a clone, which has the records of others and no runs."""
     assert case.run() == 0, case.err
     assert "of the finished are records" not in case.out
@@ -313,7 +327,7 @@ def test_records_that_are_found_are_named_with_what_runs_them_anew(case: GridCas
         path = case.results / f"{name}.json"
         path.write_text(json.dumps({**record(case, name), "commit": commit}))
     assert case.run() == 0, case.err
-    assert "cells: 2 of 2 finished, 0 to run" in case.out
+    assert "jobs: 2 of 2 finished, 0 to run" in case.out
     assert (
         f"2 of the finished are records in {case.results}, of commit 0123456 (1), of an unknown commit (1)" in case.out
     )
@@ -323,34 +337,34 @@ def test_records_that_are_found_are_named_with_what_runs_them_anew(case: GridCas
     assert "text-t2-42: started" in case.out
 
 
-def test_generated_data_are_made_once_before_the_cells(
-    case: GridCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_generated_data_are_made_once_before_the_jobs(
+    case: ReproduceCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setenv("TRANSNORMER_CACHE", str(cache))
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    start, present = Pack.start, []
+    start, present = WorkerPool.start, []
 
-    def noted(self: Pack, cell: Any) -> None:
+    def noted(self: WorkerPool, job: Job) -> None:
         present.append([path.name for path in cache.glob("stores/lra-listops-*") if (path / "manifest.json").is_file()])
-        start(self, cell)
+        start(self, job)
 
-    monkeypatch.setattr(Pack, "start", noted)
+    monkeypatch.setattr(WorkerPool, "start", noted)
     case.options = ["--methods", "t2,linear_elu", "--tasks", "listops", "--jobs", "2"]
     assert case.run("lra.limit_examples=3", "train.steps=2", "train.batch_size=2") == 0, case.err
     assert [len(names) for names in present] == [1, 1]
     made = record(case, "listops-t2-42")
-    assert made["data"]["generated"] == {"seed": 0}
-    assert made["data"]["limit"] == 3
-    assert made["data"]["kind"] == "stand-in"
+    assert made["data"]["meta"]["generated"] == {"seed": 0}
+    assert made["data"]["meta"]["limit"] == 3
+    assert made["data"]["label"] == "stand-in"
 
 
-def test_devices(case: GridCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data)
+def test_devices(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = ["t1", "t2", "vanilla", "flash"]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert lra_grid.device_of(planned) == "cuda"
-    grid = lra_grid.LRAGrid(planned * 6, case.runs, case.results)
-    assert grid.at_once == 2
-    on_cpu = lra_cells.plan_cells(["t2"], ["text"], [42], case.runs, case.data, ["train.device=cpu"])
-    assert lra_grid.device_of(on_cpu) == "cpu"
-    assert lra_grid.LRAGrid(on_cpu * 6, case.runs, case.results).at_once == 1
+    jobs = planned(case, methods)
+    assert runner.device_of(jobs) == "cuda"
+    assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 2
+    jobs = planned(case, methods, "train.device=cpu")
+    assert runner.device_of(jobs) == "cpu"
+    assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 1

@@ -12,54 +12,58 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grid_case import GridCase
+from reproduce_case import ReproduceCase
 
 from transnormer.config.load import load_config
 from transnormer.environment import hardware
-from transnormer.experiments import cells, lra_grid, pack
-from transnormer.experiments.cells import Cell
-from transnormer.experiments.pack import Pack
+from transnormer.experiments import job as jobs
+from transnormer.experiments import runner, worker_pool
+from transnormer.experiments.job import Job
+from transnormer.experiments.worker_pool import WorkerPool
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys
 
 def handle(number, frame):
-    print("told", flush=True)
+    os.write(1, b"told\\n")  # print may be what the signal interrupts, and cannot be entered twice
     if "stubborn" not in os.environ:
         sys.exit(75)
 
 signal.signal(signal.SIGTERM, handle)
 print(os.getsid(0) == os.getpid(), os.environ["OMP_NUM_THREADS"], os.environ.get("EXTRA"), flush=True)
-time.sleep(float(os.environ.get("SECONDS", 60)))
-time.sleep(float(os.environ.get("SECONDS", 60)))
+while "ENDS" not in os.environ:
+    signal.pause()
+1 / int(os.environ["ENDS"])
 """
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cell]:
-    """Cells whose processes say what they were given, wait, and say when they are told to stop."""
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Job]:
+    """Jobs whose processes say what they were given, wait, and say when they are told to stop."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    monkeypatch.setattr(cells, "PROGRAM", (sys.executable, "-I", str(script)))
+    monkeypatch.setattr(jobs, "PROGRAM", (sys.executable, "-I", str(script)))
     config = load_config("lra/text")
-    return lambda method: Cell("text", method, 42, tmp_path / f"text-{method}-42", config, ("lra/text",))
+    return lambda method: Job(
+        f"text-{method}-42", method, "text", tmp_path / f"text-{method}-42", config, ("lra/text",)
+    )
 
 
-def wait_for_words(cell: Cell) -> list[str]:
-    deadline = time.monotonic() + 30
-    while not (cell.log_file.is_file() and cell.log_file.read_text().endswith("\n")):
+def wait_for_words(job: Job) -> list[str]:
+    deadline = time.monotonic() + 300
+    while not (job.log_file.is_file() and job.log_file.read_text().endswith("\n")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return cell.log_file.read_text().split()
+    return job.log_file.read_text().split()
 
 
 def test_processes_have_their_own_session_and_share_the_cores(
-    make: Callable[[str], Cell], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setenv("SECONDS", "0")
+    monkeypatch.setenv("ENDS", "1")
     (first, second) = make("t2"), make("vanilla")
-    with Pack(3, {"EXTRA": "more"}) as running:
+    with WorkerPool(3, {"EXTRA": "more"}) as running:
         running.start(first)
         assert wait_for_words(first) == ["True", "2", "more"]
         running.start(second)
@@ -68,7 +72,7 @@ def test_processes_have_their_own_session_and_share_the_cores(
         while running.running:
             ended += running.poll()
     assert [(each.code, each.first_step) for each in ended] == [(0, 0)] * 2
-    with Pack(100, {}) as running:
+    with WorkerPool(100, {}) as running:
         running.start(second)
         while running.running:
             running.poll()
@@ -77,39 +81,40 @@ def test_processes_have_their_own_session_and_share_the_cores(
     )
 
 
-def broken_off(cell: Cell, environment: dict[str, str]) -> int:
-    """The exit code of a cell that ran when something went wrong here."""
-    packed = Pack(1, environment)
+def broken_off(job: Job, environment: dict[str, str]) -> int:
+    """The exit code of a job that ran when something went wrong here."""
+    pool = WorkerPool(1, environment)
 
     def go_wrong() -> None:
-        with packed:
-            packed.start(cell)
-            wait_for_words(cell)
+        with pool:
+            pool.start(job)
+            wait_for_words(job)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         go_wrong()
-    return packed.running[0].process.returncode
+    return pool.running[0].process.returncode
 
 
-def test_an_error_here_saves_what_runs(make: Callable[[str], Cell]) -> None:
-    cell = make("t2")
-    assert broken_off(cell, {}) == 75
-    assert wait_for_words(cell)[-1] == "told"
+def test_an_error_here_saves_what_runs(make: Callable[[str], Job]) -> None:
+    job = make("t2")
+    assert broken_off(job, {}) == 75
+    assert wait_for_words(job)[-1] == "told"
 
 
-def test_a_process_that_does_not_end_is_ended(make: Callable[[str], Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_PATIENCE", 0.3)
+def test_a_process_that_does_not_end_is_ended(make: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never ends by itself, so that no patience is too short."""
+    monkeypatch.setattr(worker_pool, "_PATIENCE", 0.3)
     assert broken_off(make("t2"), {"stubborn": "1"}) == -signal.SIGKILL
 
 
-def test_at_once_counts_the_most_that_ran_together(make: Callable[[str], Cell]) -> None:
-    with Pack(3, {}) as running:
+def test_at_once_counts_the_most_that_ran_together(make: Callable[[str], Job]) -> None:
+    with WorkerPool(3, {}) as running:
         for method in ("t2", "vanilla", "t1"):
             running.start(make(method))
         assert running.is_full
         first = running.running[0]
-        wait_for_words(first.cell)
+        wait_for_words(first.job)
         first.process.terminate()
         first.process.wait()
         (ended,) = running.poll()
@@ -117,10 +122,10 @@ def test_at_once_counts_the_most_that_ran_together(make: Callable[[str], Cell]) 
         assert not running.is_full
 
 
-def test_cells_on_a_gpu_get_what_they_need_to_share_it(
-    case: GridCase, make: Callable[[str], Cell], monkeypatch: pytest.MonkeyPatch
+def test_jobs_on_a_gpu_get_what_they_need_to_share_it(
+    case: ReproduceCase, make: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU and several at once; the service ends with the grid, although a cell fails."""
+    """On a GPU and several at once; the service ends with the runner, although a job fails."""
     happened: list[Any] = []
 
     @contextmanager
@@ -129,17 +134,17 @@ def test_cells_on_a_gpu_get_what_they_need_to_share_it(
         yield {"EXTRA": "shared"}
         happened.append("ended")
 
-    monkeypatch.setattr(lra_grid, "shared_gpu", shared)
-    monkeypatch.setattr(lra_grid, "device_of", lambda _: "cuda")
-    monkeypatch.setenv("SECONDS", "bad")
+    monkeypatch.setattr(runner, "shared_gpu", shared)
+    monkeypatch.setattr(runner, "device_of", lambda _: "cuda")
+    monkeypatch.setenv("ENDS", "0")
     assert case.run("--jobs", "1") == 1
     assert happened == []
     assert case.run() == 1
     assert happened == [case.runs / ".mps", "ended"]
     assert "text-t2-42: failed (exit code 1)" in case.out
-    assert "ValueError: could not convert string to float: 'bad'" in case.out
+    assert "ZeroDivisionError: division by zero" in case.out
     assert "shared" in (case.runs / "text-vanilla-42.log").read_text()
 
 
 def test_the_names_of_the_hardware_are_those_that_records_have() -> None:
-    assert lra_grid._hardware("cuda") == hardware()
+    assert runner._hardware("cuda") == hardware()

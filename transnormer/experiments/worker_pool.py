@@ -1,4 +1,4 @@
-"""Several cells at once on one machine: each a process of its own, started, watched, and stopped so that it saves."""
+"""Several jobs at once on one machine: each a process of its own, started, watched, and stopped so that it saves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from transnormer.experiments.cells import Cell
+from transnormer.experiments.job import Job
 
 _PATIENCE = 60.0  # seconds that a process may take to save once something went wrong here
 _PR_SET_PDEATHSIG = 1
@@ -20,9 +20,9 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass
 class Running:
-    """The process of a cell. `at_once` is the most cells that ran beside it, itself counted."""
+    """The process of a job. `at_once` is the most jobs that ran beside it, itself counted."""
 
-    cell: Cell
+    job: Job
     process: subprocess.Popen[bytes]
     began: float
     first_step: int
@@ -32,7 +32,7 @@ class Running:
 
     def look(self) -> None:
         """See in the journal how far it has come."""
-        logged = self.cell.logged_step()
+        logged = self.job.logged_step()
         if logged is None or logged < self.first_step:
             return
         self.step = logged
@@ -49,21 +49,21 @@ class Running:
     @property
     def seconds_left(self) -> float | None:
         """Until the last step, at this rate."""
-        return None if self.rate is None or self.step is None else (self.cell.steps - self.step) / self.rate
+        return None if self.rate is None or self.step is None else (self.job.steps - self.step) / self.rate
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the process of a cell ended: its exit code (-n for signal n), its wall time, and the step it began after."""
+    """How the process of a job ended: its exit code (-n for signal n), its wall time, and the step it began after."""
 
-    cell: Cell
+    job: Job
     code: int
     seconds: float
     first_step: int
     at_once: int
 
 
-class Pack:
+class WorkerPool:
     """Context manager: at most `size` processes; should the body raise, all of them are told to save and end.
 
     They share the cores evenly. Each is in a session of its own, so that Ctrl-C reaches only this process, which passes
@@ -76,7 +76,7 @@ class Pack:
         threads = str(max(1, (os.cpu_count() or 1) // size))
         self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": threads}
 
-    def __enter__(self) -> Pack:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -92,14 +92,14 @@ class Pack:
 
     @property
     def is_full(self) -> bool:
-        """Whether another cell would have to wait."""
+        """Whether another job would have to wait."""
         return len(self.running) >= self.size
 
-    def start(self, cell: Cell) -> None:
-        """Start or resume a cell; its output is appended to its log."""
-        with cell.log_file.open("ab") as log:
+    def start(self, job: Job) -> None:
+        """Start or resume a job; its output is appended to its log."""
+        with job.log_file.open("ab") as log:
             process = subprocess.Popen(
-                cell.command(),
+                job.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -107,7 +107,7 @@ class Pack:
                 start_new_session=True,
                 preexec_fn=_end_with_parent if _LIBC else None,
             )
-        self.running.append(Running(cell, process, time.monotonic(), cell.saved_step()))
+        self.running.append(Running(job, process, time.monotonic(), job.saved_step()))
         for running in self.running:
             running.at_once = max(running.at_once, len(self.running))
 
@@ -121,7 +121,7 @@ class Pack:
                 still.append(running)
                 continue
             seconds = time.monotonic() - running.began
-            ended.append(Ended(running.cell, code, seconds, running.first_step, running.at_once))
+            ended.append(Ended(running.job, code, seconds, running.first_step, running.at_once))
         self.running = still
         return ended
 
@@ -132,6 +132,6 @@ class Pack:
 
 
 def _end_with_parent() -> None:
-    """In the child: be told to save and end should the grid be killed, so that nobody trains on unobserved."""
+    """In the child: be told to save and end should the runner be killed, so that nobody trains on unobserved."""
     if _LIBC:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

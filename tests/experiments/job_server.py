@@ -1,9 +1,9 @@
 """A process that imports everything once and then forks real `transnormer` commands, many at the same time.
 
-python grid_fork_server.py SOCKET
+python job_server.py SOCKET
 
-Grids start their cells as processes of their own, and importing torch and transformers takes seconds for each; a fork
-of a process that has them takes milliseconds. `grid_fork_client.py` stands in for `python -m transnormer`.
+Runners start their jobs as processes of their own, and importing torch and transformers takes seconds for each; a fork
+of a process that has them takes milliseconds. `job_client.py` stands in for `python -m transnormer`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import transnormer.models.heads
 import transnormer.tasks.lra
 import transnormer.train.loop  # noqa: F401 (imported for the forks)
 from transnormer.cli.app import main as command
-from transnormer.experiments import cells, lra_grid  # noqa: F401
+from transnormer.experiments import job, runner  # noqa: F401
 
 
 def serve(path: str) -> None:
@@ -86,5 +86,5 @@ def run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cells.PROGRAM = (sys.executable, "-I", str(Path(__file__).with_name("grid_fork_client.py")), sys.argv[1])
+    job.PROGRAM = (sys.executable, "-I", str(Path(__file__).with_name("job_client.py")), sys.argv[1])
     serve(sys.argv[1])

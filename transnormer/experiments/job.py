@@ -1,43 +1,48 @@
-"""A cell of a grid: one method on one task with one seed, which is one run folder and one process."""
+"""A job: one config with one seed, which is one run folder, one process at a time and, once finished, one record."""
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transnormer.config.keys import flat
+from transnormer.config.keys import all_keys, flat
 from transnormer.config.load import PREPARATION_KEYS
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
-from transnormer.report.lra_table import cell_name
+from transnormer.files import is_locked
+from transnormer.journal import last_line
 from transnormer.train.checkpoint import list_checkpoints
 from transnormer.train.run_folder import RunFolder
 
-PLACE_KEYS = frozenset({"data.store", "data.source", "train.device"})  # where a cell ran, not what it is
+PLACE_KEYS = frozenset({"data.store", "data.source", "train.device"})  # where a job ran, not what it is
 PROGRAM: tuple[str, ...] = (sys.executable, "-m", "transnormer")
-_TAIL = 16_384  # bytes of a journal in which its last train line is found
+_IDLE = frozenset(PREPARATION_KEYS)  # without effect beside a prepared store
 
 
 @dataclass(frozen=True)
-class Cell:
-    """`arguments` are those of `transnormer train` that resolve to `config`: a recipe and what is changed of it."""
+class Job:
+    """`arguments` are those of `transnormer train` that resolve to `config`: a recipe and what is changed of it.
 
-    task: str
-    method: str
-    seed: int
+    `row` and `column` say where it stands in the table that asked for it; its identity does not depend on them.
+    """
+
+    name: str
+    row: str
+    column: str
     folder: Path
     config: RunConfig
     arguments: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        """What its run, its log and its record are called."""
-        return cell_name(self.task, self.method, self.seed)
+    @cached_property
+    def identity(self) -> str:
+        """The hash of what it is."""
+        return identity_of(self.config)
 
     @property
     def recipe(self) -> str:
@@ -53,6 +58,16 @@ class Cell:
     def steps(self) -> int:
         """Of the whole run."""
         return self.config.train.steps
+
+    @property
+    def has_store(self) -> bool:
+        """Whether its data are prepared already."""
+        return self.config.data.store is not None
+
+    @cached_property
+    def data_key(self) -> str:
+        """What jobs with the same data have in common."""
+        return self.config.model_dump_json(exclude={"seed", "model", "optim", "train"})
 
     def command(self) -> list[str]:
         """What starts it, or takes it up where it stopped."""
@@ -71,17 +86,8 @@ class Cell:
 
     def logged_step(self) -> int | None:
         """The last step in the journal, also of a run in progress."""
-        try:
-            with RunFolder(self.folder).journal_file.open("rb") as journal:
-                journal.seek(0, 2)
-                journal.seek(max(0, journal.tell() - _TAIL))
-                lines = journal.read().split(b"\n")[:-1]  # what follows the last newline is being written
-        except FileNotFoundError:
-            return None
-        for text in reversed(lines):
-            if b'"train"' in text and (line := _line(text)) and line.get("kind") == "train":
-                return int(line["step"])
-        return None
+        line = last_line(RunFolder(self.folder).journal_file, "train")
+        return int(line["step"]) if line else None
 
     def last_words(self, count: int = 5) -> list[str]:
         """The last lines of its log."""
@@ -98,7 +104,7 @@ class Cell:
             try:
                 run.require_new()
             except RunInUseError:
-                return  # a process of a grid that was killed, in its first moments
+                return  # a process of a killed runner, in its first moments
             except ConfigError as error:
                 raise ConfigError(error.message, hint="move it away, or choose another --runs") from error
             return
@@ -111,14 +117,16 @@ class Cell:
 
     def is_being_written(self) -> bool:
         """Whether some process holds the lock of the run."""
-        try:
-            with RunFolder(self.folder).lock_file.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return is_locked(RunFolder(self.folder).lock_file)
+
+
+def identity_of(config: RunConfig) -> str:
+    """A hex digest that two configs share exactly when they describe the same job, wherever it runs."""
+    keys = flat(config.model_dump(mode="json"))
+    if config.data.store is not None:
+        keys |= {key: all_keys()[key].default for key in _IDLE & keys.keys()}
+    canonical = json.dumps({key: value for key, value in keys.items() if key not in PLACE_KEYS}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def differences(
@@ -127,20 +135,10 @@ def differences(
     """Every key whose value differs and has an effect, `besides` those that may differ, with both values."""
     old, new = flat(before.model_dump(mode="json")), flat(now.model_dump(mode="json"))
     prepared = before.data.store is not None and now.data.store is not None
-    idle = set(PREPARATION_KEYS) if prepared else set()
-    keys = sorted((old.keys() | new.keys()) - set(besides) - idle)
+    keys = sorted((old.keys() | new.keys()) - set(besides) - (_IDLE if prepared else frozenset()))
     return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
 
 def in_words(changed: dict[str, tuple[Any, Any]]) -> str:
     """'train.steps was 100, is 200'."""
     return ", ".join(f"{key} was {json.dumps(was)}, is {json.dumps(now)}" for key, (was, now) in changed.items())
-
-
-def _line(text: bytes) -> dict[str, Any]:
-    """A line of a journal; the first one of a tail may be the end of one."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return {}
-    return line if isinstance(line, dict) else {}

@@ -1,0 +1,185 @@
+"""An experiment of the paper: which jobs its table is made of, and how the table shows them beside the paper's numbers.
+
+To add one, write `paper/<name>.py` with a subclass of `Experiment` and name it in `paper/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from transnormer.config.load import PREPARATION_KEYS, load_config
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.experiments.faults import Faults
+from transnormer.experiments.job import Job
+from transnormer.experiments.record import Record
+from transnormer.models.presets import preset
+
+_OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
+
+
+class Experiment(ABC):
+    """Rows (`--methods`) and columns (`--tasks`) of a table, each crossing of which is a job for every seed.
+
+    Jobs of experiments with the same `home` share their folders: what two tables have in common runs once.
+    """
+
+    name: ClassVar[str]
+    # Where the recipes of each set-up lie; the first is that of the paper.
+    setups: ClassVar[Mapping[str, str]]
+    # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
+    guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+
+    @property
+    def home(self) -> str:
+        """The folder of its jobs in runs/ and results/."""
+        return self.name
+
+    @property
+    @abstractmethod
+    def rows(self) -> Sequence[str]:
+        """What can be named in `--methods`, in the order in which it is run."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Sequence[str]:
+        """What can be named in `--tasks`."""
+
+    @abstractmethod
+    def recipe(self, column: str, setup: str) -> str:
+        """The shipped recipe of a column's jobs."""
+
+    @abstractmethod
+    def settings(self, row: str, column: str, setup: str) -> list[str]:
+        """What a row changes of it, as key=value."""
+
+    @abstractmethod
+    def page(self, records: Sequence[Record]) -> str:
+        """The table, and what a reader must know about it, as Markdown."""
+
+    def data_name(self, column: str) -> str:
+        """What `transnormer data prepare` calls the data of a column."""
+        return column
+
+    def is_prepared_on_demand(self, column: str) -> bool:
+        """Whether a job can do without a store that somebody has prepared."""
+        return True
+
+    def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
+        """What keeps records that lie in a folder from standing in one table with these jobs, if anything."""
+        return None
+
+    def folder(self, setup: str) -> str:
+        """Where the jobs of a set-up lie, in runs/ and in results/."""
+        return self.home if setup == next(iter(self.setups)) else f"{self.home}-{setup}"
+
+    def page_file(self, results: Path) -> Path:
+        """Beside the records."""
+        return results / ("README.md" if self.home == self.name else f"{self.name}.md")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a person asked for of an experiment."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    seeds: Sequence[int]
+    setup: str
+    data: Path | None = None
+    overrides: Sequence[str] = field(default_factory=list)
+
+    @property
+    def keys(self) -> list[str]:
+        """Those that are overridden."""
+        return [override.partition("=")[0].strip() for override in self.overrides]
+
+
+def chosen(what: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """The names of a comma-separated list, or all that are known."""
+    names = known if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--{what}s: unknown {what} '{name}'", hint=did_you_mean(name, known))
+    return list(dict.fromkeys(names))
+
+
+def chosen_seeds(text: str) -> list[int]:
+    """The numbers of a comma-separated list."""
+    for word in text.split(","):
+        if not word.strip().isdecimal():
+            raise ConfigError(
+                f"--seeds: '{word.strip()}' is not a number", hint="write e.g. --seeds 42 or --seeds 1,2,3"
+            )
+    return list(dict.fromkeys(int(word) for word in text.split(",")))
+
+
+def chosen_setup(text: str | None, known: Iterable[str]) -> str:
+    """The name of a set-up, or the first."""
+    names = list(known)
+    if text is not None and text not in names:
+        raise ConfigError(f"--setup: unknown set-up '{text}'", hint=did_you_mean(text, names))
+    return text or names[0]
+
+
+def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
+    """All jobs in the order in which they are started: seed by seed, row by row, over all columns.
+
+    Those that cannot work are named in one error, each with its reason.
+    """
+    for key in selection.keys:
+        if key in _OPTION_OF:
+            raise ConfigError(f"{key} differs from job to job", hint=f"leave it out and use {_OPTION_OF[key]}")
+    data = selection.data
+    if data is not None and not data.is_dir():
+        raise ConfigError(
+            f"--data: {data} is {'a file' if data.exists() else 'not there'}", hint="give a folder of stores"
+        )
+    faults = Faults()
+    stores: dict[str, list[str]] = {}
+    for column in selection.columns:
+        with faults.of(job_name(row, column, seed) for seed in selection.seeds for row in selection.rows):
+            stores[column] = _store(experiment, column, selection)
+    jobs = []
+    for seed in selection.seeds:
+        for row in selection.rows:
+            for column in stores:
+                name = job_name(row, column, seed)
+                with faults.of([name]):
+                    recipe = experiment.recipe(column, selection.setup)
+                    settings = experiment.settings(row, column, selection.setup)
+                    arguments = [*settings, *selection.overrides, *stores[column], f"seed={seed}"]
+                    config = load_config(recipe, arguments)
+                    preset(config.model.preset, **config.model.changes())  # the config of a model checks its options
+                    jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments)))
+    faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
+    return jobs
+
+
+def job_name(row: str, column: str, seed: int) -> str:
+    """What a job, its run folder and its record are called."""
+    return f"{column}-{row}-{seed}"
+
+
+def _store(experiment: Experiment, column: str, selection: Selection) -> list[str]:
+    """The override that names the store of a column, if it needs one; an error says how to prepare it."""
+    keys, data, name = selection.keys, selection.data, experiment.data_name(column)
+    if not {"data.store", "data.source"}.isdisjoint(keys):
+        return []
+    if data is not None and (data / column).exists():
+        if idle := [key for key in keys if key in PREPARATION_KEYS]:
+            raise ConfigError(
+                f"{', '.join(idle)}: {name} is prepared already, in {data / column}",
+                hint="leave it out, or leave --data out where the task is generated",
+            )
+        return [f"data.store={data / column}"]
+    if not experiment.is_prepared_on_demand(column):
+        folder = data or Path("data")
+        raise ConfigError(
+            f"{name} cannot be generated, and " + (f"{data} has no '{column}'" if data else "there is no --data"),
+            hint=f"`transnormer data prepare {name} --source PATH --out {folder / column}`, then --data {folder}",
+        )
+    return []

@@ -1,0 +1,27 @@
+"""The tables of the paper by name. To add one, write its file and name its class here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from transnormer.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from transnormer.experiments.experiment import Experiment
+
+# Modules and class names, not classes: listing the tables must not import torch.
+TABLES = {"lra": ("lra", "LongRangeArena", "Long-Range Arena: test accuracy of every method on five tasks (Table 6)")}
+
+
+def list_tables() -> dict[str, str]:
+    """What `transnormer reproduce` takes, with what it is."""
+    return {name: about for name, (_, _, about) in sorted(TABLES.items())}
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of a name."""
+    if name not in TABLES:
+        raise ConfigError(f"no table '{name}'", hint=f"{did_you_mean(name, TABLES)} (see `transnormer list tables`)")
+    module, class_name, _ = TABLES[name]
+    return getattr(import_module(f"transnormer.experiments.paper.{module}"), class_name)()

@@ -1,0 +1,195 @@
+"""The Long-Range Arena table of the paper, test accuracy in percent, and the jobs that make it anew.
+
+Qin et al., "The Devil in Linear Transformer", EMNLP 2022 (arXiv:2210.10340), table "Quantitative results on the
+Long-Range Arena benchmark". Its rows from vanilla to skyformer are taken from Chen et al., "Skyformer", NeurIPS 2021
+(arXiv:2111.00035), table 1, means of three seeds. It has no row for 1+elu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transnormer.config.load import load_config
+from transnormer.data.lra.spec import spec_of
+from transnormer.experiments.experiment import Experiment
+from transnormer.experiments.job import Job
+from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.table import (
+    CHANGED,
+    STAND_IN,
+    Records,
+    Table,
+    changes_in_words,
+    cost_in_words,
+    markdown,
+    seeds_in_words,
+)
+from transnormer.models.presets import METHODS, list_presets, preset
+
+TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
+
+_COLUMNS = ("text", "listops", "retrieval", "pathfinder", "image")
+_ROWS: dict[str, tuple[float, ...]] = {
+    "vanilla": (61.95, 38.37, 80.69, 65.26, 40.57),
+    "kernelized": (60.22, 38.78, 81.77, 70.73, 41.29),
+    "nystrom": (64.83, 38.51, 80.52, 69.48, 41.30),
+    "linformer": (58.93, 37.45, 78.19, 60.93, 37.96),
+    "informer": (62.64, 32.53, 77.57, 57.83, 38.10),
+    "performer": (64.19, 38.02, 80.04, 66.30, 41.43),
+    "reformer": (62.93, 37.68, 78.99, 66.49, 48.87),
+    "bigbird": (63.86, 39.25, 80.28, 68.72, 43.16),
+    "skyformer": (64.70, 38.69, 82.06, 70.73, 40.77),
+    "long_short": (66.62, 40.30, 81.68, 69.98, 47.60),
+    "cosformer": (67.70, 36.50, 83.15, 71.96, 51.23),
+    "flash_quad": (64.10, 42.20, 83.00, 63.28, 48.30),
+    "flash": (64.10, 38.70, 86.10, 70.25, 47.40),
+    "linear_elu": (),
+    "t1": (66.90, 41.03, 83.11, 75.92, 51.60),
+    "t2": (72.20, 41.60, 83.82, 76.80, 49.60),
+}
+
+# Every method of the zoo in the order of the table, with its accuracy on each task where the paper has one.
+PAPER: dict[str, dict[str, float]] = {
+    method: dict(zip(_COLUMNS, values, strict=True)) if values else {} for method, values in _ROWS.items()
+}
+# Those the comparison is about come first, so that a runner that is stopped early has their rows complete.
+_FIRST = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")
+
+
+class LongRangeArena(Experiment):
+    """Every method that has a model for the five tasks."""
+
+    name = "lra"
+    # Skyformer's, which the paper names; the one its own rows were made in; the larger one of its released scripts; and
+    # the second of these with what T2 does best with on the validation splits.
+    setups: ClassVar = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release", "tuned": "lra/tuned"}
+    guesses: ClassVar = {
+        "cuda": {"listops": 500.0, "text": 400.0, "image": 120.0, "pathfinder": 250.0, "retrieval": 200.0},
+        "cpu": {"listops": 1.0, "text": 1.0, "image": 0.2, "pathfinder": 0.5, "retrieval": 0.5},
+    }
+    columns = TASKS
+
+    @cached_property
+    def rows(self) -> list[str]:
+        presets = set(list_presets())
+        able = [method for method in METHODS if all(f"{method}-lra-{task}" in presets for task in TASKS)]
+        return sorted(able, key=lambda method: _FIRST.index(method) if method in _FIRST else len(able))
+
+    def recipe(self, column: str, setup: str) -> str:
+        return f"{self.setups[setup]}/{column}"
+
+    def settings(self, row: str, column: str, setup: str) -> list[str]:
+        model = f"{row}-lra-{column}"
+        left_out = load_config(self.recipe(column, setup)).model.position_embedding == "none"
+        if not left_out or preset(model).position != "none":
+            return [f"model.preset={model}"]
+        # A recipe may leave absolute positions out; a method that does not rotate queries and keys needs them.
+        return [f"model.preset={model}", "model.position_embedding=sinusoidal", "model.scale_embedding=true"]
+
+    def data_name(self, column: str) -> str:
+        return f"lra/{column}"
+
+    def is_prepared_on_demand(self, column: str) -> bool:
+        return spec_of(f"lra/{column}").generated
+
+    def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
+        """A folder of records is one table, and a table is of one set-up."""
+        ours = {job.recipe.rpartition("/")[0] for job in jobs}
+        others = recipe_folders(records) - ours
+        named = [", ".join(f"{folder}/*" for folder in sorted(folders)) for folders in (others, ours)]
+        return f"has records of {named[0]}, these jobs are of {named[1]}" if others else None
+
+    def page(self, records: Sequence[Record]) -> str:
+        folders = sorted(recipe_folders(records) - {"lra"})
+        recipes = f" Recipes: {', '.join(f'`{folder}/*`' for folder in folders)}." if folders else ""
+        parts = [
+            "# Long-Range Arena\n\nGenerated from the JSON files beside it (`transnormer reproduce lra` writes both); "
+            f"one file is one run, with its configuration, data, versions and hardware.{recipes}",
+            "## Test accuracy\n\nIn percent, of the checkpoint that is best on the validation split, beside the figure "
+            'of the paper (Qin et al. 2022, "The Devil in Linear Transformer"; its rows from vanilla to skyformer are '
+            f"those of Chen et al. 2021). The best of ours in bold.{seeds_in_words(records)}",
+            TABLE.markdown(records),
+            *_footnotes(records),
+            f"## Cost\n\n{cost_in_words(records)}",
+            TABLE.cost(records),
+        ]
+        return "\n\n".join(parts) + "\n"
+
+
+def place(record: Record) -> tuple[str, str] | None:
+    """Method and task of a record; None for one of another experiment."""
+    method, _, task = record.preset.rpartition("-lra-")
+    return (method, task) if method and record.task == f"lra/{task}" else None
+
+
+def recipe_folders(records: Records) -> set[str]:
+    """Where the recipes of these records lie: one folder a set-up."""
+    return {record.recipe_folder for record in records if record.recipe_folder}
+
+
+def _means(records: Records) -> dict[str, Sequence[str]]:
+    """Over all tasks, and over those that are not only stand-ins, or not run at all."""
+    means: dict[str, Sequence[str]] = {f"mean of {len(TASKS)}": TASKS}
+    others = [task for task in TASKS if all(record.is_stand_in for record in TABLE.of(records, None, task))]
+    if 0 < len(others) < len(TASKS) - 1:
+        means[f"mean without {', '.join(others)}"] = [task for task in TASKS if task not in others]
+    return means
+
+
+TABLE = Table(PAPER, TASKS, place, _means)
+
+
+def summary(results: Path) -> str | None:
+    """All set-ups in one table without the cost, for the README; None where there are no records.
+
+    Retrieval is left out of the mean: its data are the hardest to come by, and stand-ins are not comparable.
+    """
+    folders = {folder: records for folder in sorted(results.glob("lra*")) if (records := read_records(folder))}
+    if not folders:
+        return None
+    four = [task for task in TASKS if task != "retrieval"]
+    rows = []
+    for method in ("t1", "t2"):
+        figures = [*(PAPER[method][task] for task in TASKS), sum(PAPER[method][task] for task in four) / len(four)]
+        rows.append(["the paper", method, *(f"{figure:.2f}" for figure in figures)])
+    for folder, records in folders.items():
+        setup = folder.name.removeprefix("lra").removeprefix("-") or "skyformer"
+        for method in TABLE.rows_that_ran(records):
+            accuracies = [TABLE.text(records, method, task) for task in TASKS]
+            rows.append([setup, method, *accuracies, TABLE.mean(records, method, four)])
+    seeds = {record.seed for records in folders.values() for record in records}
+    ours = "one seed" if len(seeds) == 1 else "mean and standard deviation over seeds"
+    links = ", ".join(f"[results/{folder.name}](results/{folder.name}/README.md)" for folder in folders)
+    return (
+        f"**Long-Range Arena** (`transnormer reproduce lra`; test accuracy in percent. Ours: {ours}, of the "
+        "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
+        f"settings of `tuned` were chosen for T2, on the validation splits. {STAND_IN} Not the published data: never "
+        f"compare. {CHANGED} Differs from the recipe. What that means, and everything beside the paper's figures: "
+        f"{links}):\n\n{markdown(['set-up', 'method', *TASKS, 'mean without retrieval'], rows)}\n"
+    )
+
+
+def _footnotes(records: Records) -> list[str]:
+    """What the marks mean, and how the other sets were come by."""
+    lines = []
+    for task in TASKS:
+        found = {record.data.label: record.data.meta for record in TABLE.of(records, None, task)}
+        if stand_in := found.get("stand-in"):
+            lines.append(f"{STAND_IN} {task}: not the published data, never compare with it ({_difference(stand_in)}).")
+        if regenerated := found.get("regenerated"):
+            seed = regenerated["generated"]["seed"]
+            lines.append(f"{task}: generated anew by the published procedure, seed {seed}.")
+    lines += changes_in_words(records)
+    if any(record.task == "lra/text" and record.protocol.startswith("lra_compat") for record in records):
+        lines.append("text under lra_compat: the checkpoint that is best on the test split, as in published numbers.")
+    return ["  \n".join(lines)] if lines else []
+
+
+def _difference(meta: dict[str, Any]) -> str:
+    parts = [f"{part} has {difference}" for part, difference in (meta.get("differs_from_published") or {}).items()]
+    if meta.get("limit"):
+        parts.append(f"at most {meta['limit']:,} examples of each split")
+    return ", ".join(parts)

@@ -1,0 +1,131 @@
+"""From a finished run to its record, and whether a record that was found is that of a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from transnormer.config.load import load_config
+from transnormer.config.renamed import upgraded
+from transnormer.config.schema import RunConfig
+from transnormer.data.opening import Store
+from transnormer.errors import ConfigError
+from transnormer.experiments.job import PLACE_KEYS, Job, differences, in_words
+from transnormer.experiments.record import Data, Hardware, Record, Scores, execution_in
+from transnormer.experiments.worker_pool import Ended
+from transnormer.tasks.registry import find_data, task_class
+from transnormer.train.run_folder import RunFolder
+
+_ROW_KEYS = {"model.preset", "seed"}  # which job it is, not what was changed for it
+_MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest of the store has them all
+
+
+def record_of(job: Job, result: dict[str, Any], store: Store, ended: Ended | None) -> Record:
+    """Everything about a finished job; `ended` is None where this runner did not see it run."""
+    changes = differences(load_config(job.recipe), job.config, besides=_ROW_KEYS | PLACE_KEYS)
+    best, test = result["best"], result["test"]
+    written = RunFolder(job.folder).result_file.stat().st_mtime
+    return Record(
+        name=job.name,
+        task=job.config.task,
+        preset=job.config.model.preset,
+        seed=job.config.seed,
+        recipe=job.recipe,
+        changes={key: now for key, (_, now) in changes.items()},
+        config=_without_folders(job.config),
+        config_hash=job.identity,
+        command=["transnormer", "train", *(_without_folder(argument) for argument in job.arguments)],
+        date=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
+        primary_metric=result["primary_metric"],
+        higher_is_better=task_class(job.config.task).higher_is_better,
+        valid=best and Scores(step=best["step"], metrics=best["metrics"]),
+        test=test and Scores(step=test["step"], metrics=test["metrics"]),
+        data=data_of(store),
+        wall_steps_per_second=_wall_rate(result["steps"], ended),
+        jobs_at_once=ended.at_once if ended else None,
+        resumed_after=ended.first_step if ended else None,
+        execution=execution_in(result),
+        hardware=Hardware(**result["hardware"]),
+        **{
+            key: result[key]
+            for key in (
+                *("protocol", "parameters", "steps", "seconds", "tokens_per_second", "peak_memory_bytes"),
+                *("device", "precision", "commit", "versions"),
+            )
+        },
+    )
+
+
+def data_of(store: Store) -> Data:
+    """What a record says about a store."""
+    meta = dict(store.meta)
+    if len(meta.get("sources") or ()) > _MOST_SOURCES:
+        del meta["sources"]
+    if meta.get("differs_from_published") or meta.get("limit"):
+        label = Data.STAND_IN
+    elif "corpus" in meta:
+        label = f"{meta['corpus']}, first {meta['limit_bytes']:,} bytes" if meta.get("limit_bytes") else meta["corpus"]
+    else:
+        label = "regenerated" if meta.get("generated") else "published"
+    sizes = {name: len(store.split(name)) for name in store.splits}
+    return Data(label=label, digest=store.digest, sizes=sizes, meta=meta)
+
+
+def _config_of(record: Record, path: Path) -> RunConfig:
+    """The config of a record that may be of an older version of this program."""
+    try:
+        return RunConfig.model_validate(upgraded(record.config))
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path} has a config of another version of this program: {error.errors()[0]['msg']}",
+            hint="move it away, or choose another --results",
+        ) from error
+
+
+def check_record(record: Record, job: Job, path: Path, store: Store | None) -> None:
+    """Refuse to take a record for the job if it was made with other settings, or from other data where it is known.
+
+    Without a store or files the data would be prepared, and the config says which they would be.
+    """
+    if changed := differences(_config_of(record, path), job.config, besides=PLACE_KEYS):
+        raise ConfigError(
+            f"{path} was made with another config: {in_words(changed)}",
+            hint="give the same settings again, move it away, or choose another --results",
+        )
+    data, difference = record.data, None
+    if store is not None:
+        if data.digest != store.digest:
+            difference = f"its digest is {data.digest[:12]}, not {store.digest[:12]}"
+    elif job.config.data.source is None:
+        planned = find_data(job.config)
+        changed = {key: (data.meta[key], planned[key]) for key in planned if key in data.meta}
+        difference = in_words({key: values for key, values in changed.items() if values[0] != values[1]})
+    if difference:
+        raise ConfigError(
+            f"{path} was made from other data: {difference}",
+            hint="use the same --data, move it away, or choose another --results",
+        )
+
+
+def _wall_rate(steps: int, ended: Ended | None) -> float | None:
+    """Steps per second of wall time; None for a run whose steps nobody saw here."""
+    if ended is None or ended.first_step >= steps:
+        return None
+    return (steps - ended.first_step) / ended.seconds
+
+
+def _without_folders(config: RunConfig) -> dict[str, Any]:
+    """Records are published: an absolute path keeps its name only."""
+    tree = config.model_dump(mode="json")
+    for key in ("store", "source"):
+        if (value := tree["data"][key]) is not None and Path(value).is_absolute():
+            tree["data"][key] = Path(value).name
+    return tree
+
+
+def _without_folder(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    return f"{key}={Path(value).name}" if equals and Path(value).is_absolute() else argument

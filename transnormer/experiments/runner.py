@@ -1,0 +1,339 @@
+"""The jobs of an experiment, several at once on this machine, their records, and the page that shows them.
+
+A runner can be stopped and started again at any time: what is finished is skipped, what has a checkpoint is resumed,
+and what was made with other settings is an error before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transnormer.config.schema import TrainSection
+from transnormer.data.opening import Store
+from transnormer.environment import hardware
+from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
+from transnormer.experiments.budget import Budget, Speeds
+from transnormer.experiments.display import JobDisplay
+from transnormer.experiments.experiment import Experiment
+from transnormer.experiments.faults import Faults
+from transnormer.experiments.job import Job
+from transnormer.experiments.mps import shared_gpu
+from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.recording import check_record, record_of
+from transnormer.experiments.scheduler import JobStatus, Scheduler, State
+from transnormer.experiments.worker_pool import Ended, WorkerPool
+from transnormer.files import disk_errors, write_text
+from transnormer.signals import Terminated
+from transnormer.tasks.contract import Task
+from transnormer.tasks.registry import build_task, find_data
+from transnormer.train.ranks import Ranks
+from transnormer.train.recorder import require_tensorboard
+from transnormer.train.run_folder import RunFolder
+from transnormer.train.speed import choose_execution
+
+# One compiles or evaluates while the other trains. More gain little: the kernels of one job alone keep an H200 busy
+# for nine tenths of its step (T2, ListOps), and several jobs take the cache from each other.
+JOBS_AT_ONCE = {"cpu": 1, "cuda": 2}
+_PATIENCE = 60.0  # seconds that processes of a killed runner may take to save
+
+
+@dataclass
+class Runner:
+    """Jobs that have been checked against what lies in `runs` and `results`; nothing is written yet.
+
+    A job whose hash a record in `results` has is finished, whichever table asked for it.
+    """
+
+    experiment: Experiment
+    jobs: list[Job]
+    runs: Path
+    results: Path
+    workers: int | None = None
+    budget_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        began = time.monotonic()
+        self._check_options()
+        self.jobs = list({job.identity: job for job in reversed(self.jobs)}.values())[::-1]
+        self.device = device_of(self.jobs)
+        found = read_records(self.results)
+        if conflict := self.experiment.conflict(found, self.jobs):
+            raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
+        self.records = _of_jobs(found, self.jobs)
+        faults = Faults()
+        self.stores = _open_stores([job for job in self.jobs if job.has_store], faults)
+        self._check_what_is_there(faults)
+        self.todo = [job for job in self.jobs if job.identity not in self.records and job.result() is None]
+        self._check_what_is_to_run(faults)
+        faults.raise_if_any(len(self.jobs))
+        self.at_once = max(1, min(self.workers or JOBS_AT_ONCE[self.device], len(self.todo)))
+        self.budget: Budget | None = None
+        if self.budget_minutes is not None:
+            guesses = self.experiment.guesses.get(self.device, {})
+            speeds = Speeds(found, self.device, _hardware(self.device), self.at_once, guesses)
+            self.budget = Budget(speeds, began + 60 * self.budget_minutes)
+
+    def run(self, display: JobDisplay) -> None:
+        """Run what is not finished, write the records and the page; raises at the end if something went wrong.
+
+        A runner whose time is up has done what it was asked for: that is no error.
+        """
+        done = len(self.jobs) - len(self.todo)
+        display.say(f"jobs: {done} of {len(self.jobs)} finished, {len(self.todo)} to run, {self.at_once} at once")
+        self._name_records(display.say)
+        starts = self._plan(display.say)
+        for folder in (self.results, self.runs):
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._be_alone(stack)
+            _wait_for_writers(self.todo, display.say)
+            self._prepare(starts, display.say)
+            self._record_what_is_finished()
+            self._write_page()
+            pool = WorkerPool(self.at_once, self._shared_gpu(stack, display.say))
+            scheduler = Scheduler(self._statuses(), pool, display, self._on_finished, self.budget)
+            with display:
+                scheduler.run()
+        self._conclude(scheduler, display.say)
+
+    def _check_options(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"--jobs is {self.workers}; at least one job must run", hint="leave it out, or --jobs 1")
+        if self.budget_minutes is not None and not self.budget_minutes > 0:
+            raise ConfigError(
+                f"--budget-minutes is {self.budget_minutes:g}", hint="give a number above 0, or leave it out"
+            )
+        for option, folder in (("--runs", self.runs), ("--results", self.results)):
+            if folder.exists() and not folder.is_dir():
+                raise ConfigError(f"{option}: {folder} is a file, not a folder", hint=f"choose another {option}")
+
+    def _check_what_is_there(self, faults: Faults) -> None:
+        """Runs and records of earlier runners."""
+        for job in self.jobs:
+            with faults.of([job.name]):
+                job.check_folder()
+                store = self.stores.get(job.data_key)
+                if record := self.records.get(job.identity):
+                    check_record(record, job, self.results / f"{record.name}.json", store)
+                elif store and job.result():
+                    _check_data(job, store)
+
+    def _check_what_is_to_run(self, faults: Faults) -> None:
+        """What all jobs ask of this machine, and of the data that are still to be made."""
+        if self.todo:
+            with faults.of(job.name for job in self.todo):
+                _check_machine(self.todo[0].config.train, self.device)
+        for jobs in _by_data(job for job in self.todo if not job.has_store).values():
+            with faults.of(job.name for job in jobs):
+                find_data(jobs[0].config)
+
+    def _name_records(self, say: Callable[[str], None]) -> None:
+        """Whose records stand for jobs: in a clone of the repository they are not runs of this machine."""
+        if not self.records:
+            return
+        commits = Counter(record.commit for record in self.records.values())
+        origins = [
+            f"of {f'commit {_shortened(commit)}' if commit else 'an unknown commit'} ({count})"
+            for commit, count in commits.items()
+        ]
+        say(
+            f"{len(self.records)} of the finished are records in {self.results}, {', '.join(origins)}; "
+            "to run them anew, give other folders: --results DIR --runs DIR"
+        )
+
+    def _plan(self, say: Callable[[str], None]) -> bool:
+        """Whether there is time to start a job; says which fit into the budget and which do not, and how it knows."""
+        if self.budget is None:
+            return True
+        fitting, left = self.budget.plan(self.todo, self.at_once)
+        say(f"budget of {self.budget_minutes:g} min: {len(fitting)} jobs are expected to fit, {len(left)} are not")
+        speeds = self.budget.speeds
+        for word, jobs in (("fits", fitting), ("does not fit", left)):
+            for job in jobs:
+                known_from = speeds.of(job).known_from
+                say(f"  {word}: {job.name}, about {speeds.seconds(job) / 60:.1f} min ({known_from})")
+        if left and self.budget.allows_a_start:
+            say("time that is left goes to the first of those that do not fit; they are stopped with a checkpoint")
+        return self.budget.allows_a_start
+
+    def _be_alone(self, stack: ExitStack) -> None:
+        try:
+            stack.enter_context(RunFolder(self.runs).lock())
+        except RunInUseError as error:
+            raise RunInUseError(error.message, hint="wait for it to end, or choose another --runs") from error
+
+    def _prepare(self, starts: bool, say: Callable[[str], None]) -> None:
+        """Generate or find all data once, before several jobs ask for them at the same time."""
+        unrecorded = [job for job in self.jobs if job.identity not in self.records and job not in self.todo]
+        # Should time turn out to be longer than planned, any job may be started.
+        for key, jobs in _by_data([*unrecorded, *(self.todo if starts else [])]).items():
+            if key in self.stores:
+                continue
+            task = jobs[0].config.task
+            say(f"{task}: looking for its data; where there is none yet, it is generated, which takes minutes")
+            faults = Faults()
+            try:
+                self.stores |= _open_stores(jobs, faults)
+            except Terminated:
+                raise Preempted(
+                    f"stopped while the data of {task} were generated", hint="the same command starts with them"
+                ) from None
+            faults.raise_if_any(len(self.jobs))
+
+    def _record_what_is_finished(self) -> None:
+        """A runner that was killed may have left a result that nobody has recorded."""
+        for job in self.jobs:
+            if job.identity not in self.records and (result := job.result()):
+                _check_data(job, self.stores[job.data_key])
+                self._record(job, result, None)
+
+    def _record(self, job: Job, result: dict[str, Any], ended: Ended | None) -> Record:
+        record = record_of(job, result, self.stores[job.data_key], ended)
+        record.write(self.results)
+        self.records[job.identity] = record
+        self._write_page()
+        return record
+
+    def _write_page(self) -> None:
+        write_text(self.experiment.page_file(self.results), self.experiment.page(read_records(self.results)))
+
+    def _on_finished(self, ended: Ended) -> Record:
+        result = ended.job.result()
+        if result is None:
+            raise TransNormerError(f"{ended.job.folder} ended without a result", hint=f"see {ended.job.log_file}")
+        record = self._record(ended.job, result, ended)
+        if self.budget:
+            self.budget.speeds.learn(record)
+        return record
+
+    def _shared_gpu(self, stack: ExitStack, say: Callable[[str], None]) -> dict[str, str]:
+        """The environment of the jobs: on a GPU, several processes need a service to run at the same time."""
+        if self.device != "cuda" or self.at_once == 1:
+            return {}
+        return stack.enter_context(shared_gpu(self.runs / ".mps", say))
+
+    def _statuses(self) -> list[JobStatus]:
+        statuses = []
+        for job in self.jobs:
+            record = self.records.get(job.identity)
+            statuses.append(JobStatus(job, State.finished, record) if record else JobStatus(job))
+        return statuses
+
+    def _conclude(self, scheduler: Scheduler, say: Callable[[str], None]) -> None:
+        """Say what there is and what is left; a signal or a failed job decides the exit code."""
+        failed, left = scheduler.those(State.failed), scheduler.those(State.waiting, State.stopped)
+        say(f"table: {self.experiment.page_file(self.results)}")
+        if left:
+            say(f"left: {_names(left)}; the same command goes on with them")
+        from_outside = scheduler.those(State.stopped) and not scheduler.time_is_up
+        if left and (scheduler.signals.count or from_outside):
+            raise Preempted(
+                f"stopped with {len(left)} of {len(self.jobs)} jobs left", hint="the same command goes on with them"
+            )
+        if failed:
+            raise TransNormerError(
+                f"{len(failed)} of {len(self.jobs)} jobs failed: {_names(failed)}",
+                hint=f"their logs are {self.runs}/*.log; the same command tries them again",
+            )
+
+
+def device_of(jobs: Sequence[Job]) -> str:
+    """Where the jobs will run; they all have the same settings."""
+    wanted = jobs[0].config.train.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _of_jobs(records: Sequence[Record], jobs: Sequence[Job]) -> dict[str, Record]:
+    """The record of each job by its hash: the one of its name or, where another table gave it one, of its hash."""
+    by_name, by_hash = {record.name: record for record in records}, {record.config_hash: record for record in records}
+    found = {job.identity: by_name.get(job.name) or by_hash.get(job.identity) for job in jobs}
+    return {identity: record for identity, record in found.items() if record}
+
+
+def _open_stores(jobs: Sequence[Job], faults: Faults) -> dict[str, Store]:
+    """All data, if models can be built for them; where there are none yet, they are generated."""
+    stores = {}
+    for key, same in _by_data(jobs).items():
+        with faults.of(job.name for job in same):
+            task = build_task(same[0].config)
+            _check_model(task)
+            stores[key] = task.store
+    return stores
+
+
+def _check_model(task: Task) -> None:
+    """Raise what building a model for these data would, without the memory and the time that it takes."""
+    with torch.device("meta"):
+        task.build_model()
+
+
+def _check_machine(train: TrainSection, device: str) -> None:
+    """Raise what a run would about this machine; on a GPU, asking would keep a place on it for good."""
+    if train.tensorboard:
+        require_tensorboard()
+    if device == "cpu":
+        choose_execution(train, Ranks(train))
+
+
+def _check_data(job: Job, store: Store) -> None:
+    """Refuse to record a finished run as one of a store that it did not see."""
+    try:
+        RunFolder(job.folder).require_data(store)
+    except DataError as error:
+        raise DataError(
+            error.message, hint="use the same --data, move the run away, or choose another --runs"
+        ) from error
+
+
+def _shortened(commit: str) -> str:
+    """Seven digits of a commit, and that there were changes which it does not have."""
+    return commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    """Names of the processor and the GPUs; asking torch for the latter would keep a place on the GPU for good."""
+    if device == "cpu":
+        return hardware()
+    ask = "import json; from transnormer.environment import hardware; print(json.dumps(hardware()))"
+    return json.loads(subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout)
+
+
+def _wait_for_writers(jobs: Sequence[Job], say: Callable[[str], None]) -> None:
+    """Processes of a runner that was killed save and end; others are not waited for any longer than that."""
+    deadline = time.monotonic() + _PATIENCE
+    for job in jobs:
+        if job.is_being_written():
+            say(f"{job.name}: waiting for the process that writes {job.folder}")
+        while job.is_being_written():
+            if time.monotonic() > deadline:
+                raise RunInUseError(
+                    f"{job.folder} is being written by another process",
+                    hint=f"wait for it to end or stop it; its number is in {RunFolder(job.folder).lock_file}",
+                )
+            time.sleep(0.1)
+
+
+def _by_data(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Jobs that have the same data."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.data_key, []).append(job)
+    return found
+
+
+def _names(jobs: Iterable[Job]) -> str:
+    return ", ".join(job.name for job in jobs)
