@@ -244,11 +244,9 @@ def test_a_binary_file_is_no_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_shipped_recipes_hold_only_differences_and_round_trip(name: str, tmp_path: Path) -> None:
+def test_shipped_recipes_round_trip_and_say_why(name: str, tmp_path: Path) -> None:
     config = load_config(name)
     assert load_config(write(tmp_path, dump_config(config))) == config
-    same = [key for key in resolve(name).origins if value_of(config, key) == all_keys()[key].default]
-    assert same == [], f"{name} repeats defaults"
     # Every value of a recipe carries its reason, except the cadence of logging and saving, which needs none.
     bare = {"steps", "batch_size", "save_every", "eval_every", "log_every"}
     for line in (SHIPPED / f"{name}.yaml").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Resolve a run's config in layers, defaults <- recipe <- key=value, and remember where each value came from."""
+"""Resolve a run's config in layers, defaults <- recipe, over those it extends <- key=value; who set what is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
-from transnormer.config.recipe import read_recipe
+from transnormer.config.recipe import read_recipe, read_with_parents
 from transnormer.config.renamed import RENAMED, upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.config.yaml_text import KeyPath, dump_yaml, parse_yaml
@@ -71,10 +71,10 @@ def config_hash(config: RunConfig) -> str:
 
 def _layers(recipe: str | Path, overrides: Iterable[str]) -> tuple[Tree, dict[str, str]]:
     """What a recipe and the overrides set, not yet validated, and the origin of each value."""
-    read = read_recipe(recipe)
     tree: Tree = {}
     origins: dict[str, str] = {}
-    _lay_over(tree, read.tree, (), origins, read.origin)
+    for read in read_with_parents(recipe):
+        _lay_over(tree, read.tree, (), origins, read.origin)
     for text in overrides:
         _lay_over(tree, _parse_override(text), (), origins, _constant(f"{_OVERRIDE}{text}"))
     return tree, origins
