@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from transnormer.errors import ConfigError, DiskError, RunInUseError
+from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
 HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
@@ -97,6 +97,15 @@ def sync_tree(folder: Path) -> None:
         for name in names:
             sync(Path(parent, name))
         sync(Path(parent))
+
+
+@contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses to read from `path` into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
 
 
 def sha256(path: Path) -> str:

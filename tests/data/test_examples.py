@@ -14,7 +14,7 @@ from transnormer.data import example_manifest as schema
 from transnormer.data.example_writer import WAITING, ExampleWriter
 from transnormer.data.examples import ExampleStore
 from transnormer.data.manifest import to_json
-from transnormer.data.opening import open_store
+from transnormer.data.open_store import open_store
 from transnormer.data.store import StoreWriter, TokenStore
 from transnormer.errors import ConfigError, DataError
 

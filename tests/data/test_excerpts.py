@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transnormer.data import excerpts
+from transnormer.data.chunking import text_chunks
 from transnormer.data.excerpts import Excerpt, cut_at_line, first_bytes, read_bytes, read_text, whole_file
-from transnormer.data.pieces import safe_pieces
 from transnormer.data.tokenizers import byte_tokenizer, train_bpe, word_tokenizer, word_vocabulary
 from transnormer.errors import DataError
 
@@ -50,7 +50,7 @@ def ids(tokenizer, text: str) -> list[int]:
 
 @given(text=TEXTS, size=st.integers(1, 50))
 def test_pieces_are_the_text(text: str, size: int):
-    assert "".join(safe_pieces(text, size)) == text
+    assert "".join(text_chunks(text, size)) == text
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "word"])
@@ -58,14 +58,14 @@ def test_pieces_are_the_text(text: str, size: int):
 @given(text=TEXTS, size=st.integers(1, 50))
 def test_pieces_tokenize_like_the_whole(bpe, kind: str, text: str, size: int):
     tokenizer = {"byte": BYTES, "bpe": bpe, "word": WORDS}[kind]
-    assert [number for piece in safe_pieces(text, size) for number in ids(tokenizer, piece)] == ids(tokenizer, text)
+    assert [number for piece in text_chunks(text, size) for number in ids(tokenizer, piece)] == ids(tokenizer, text)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \r\n", "\r", " "])
 def test_pieces_stay_small_whatever_ends_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str):
     text = f"some words{end}" * 1000
-    assert max(map(len, safe_pieces(text, 100))) < 130
-    monkeypatch.setattr(excerpts, "PIECE_BYTES", 100)
+    assert max(map(len, text_chunks(text, 100))) < 130
+    monkeypatch.setattr(excerpts, "CHUNK_BYTES", 100)
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
     assert max(map(len, read_text(whole_file(path)))) < 130
@@ -79,7 +79,7 @@ def test_lines_as_pieces_would_not(bpe):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_files_are_read_whole_whatever_the_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int):
-    monkeypatch.setattr(excerpts, "PIECE_BYTES", size)
+    monkeypatch.setattr(excerpts, "CHUNK_BYTES", size)
     text = "".join(LINES) * 3
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
@@ -100,7 +100,7 @@ def test_files_are_read_whole_whatever_the_piece(tmp_path: Path, monkeypatch: py
 def test_bytes_that_are_no_text_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, content: bytes, message: str
 ):
-    monkeypatch.setattr(excerpts, "PIECE_BYTES", size)
+    monkeypatch.setattr(excerpts, "CHUNK_BYTES", size)
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"bad\.txt .*{message}"):

@@ -142,7 +142,7 @@ def test_raw_bytes_are_counted_right_whatever_the_piece(tmp_path: Path, monkeypa
     (tmp_path / "raw").write_bytes(raw)
     whole = whole_file(tmp_path / "raw")
     corpus = Corpus("raw", {"train": [whole], "valid": [whole]}, "both the same", raw=True, documents=False)
-    monkeypatch.setattr(excerpts, "PIECE_BYTES", piece)
+    monkeypatch.setattr(excerpts, "CHUNK_BYTES", piece)
     write_store(Plan(corpus, TokenizerChoice("byte"), {}), tmp_path / "store")
     store = TokenStore.open(tmp_path / "store")
     assert store.splits["valid"] == SplitInfo(tokens=len(raw), bytes=len(raw), words=len(raw.split()))

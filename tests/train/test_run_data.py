@@ -15,7 +15,7 @@ from tiny_run import tiny_config, tiny_store, weights_hash
 from transnormer.config.load import load_config
 from transnormer.data.example_manifest import ExampleManifest
 from transnormer.data.manifest import read_manifest, to_json
-from transnormer.data.opening import open_store
+from transnormer.data.open_store import open_store
 from transnormer.data.prepare import prepare
 from transnormer.data.tokenizers import byte_tokenizer
 from transnormer.errors import DataError, Preempted

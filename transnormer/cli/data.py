@@ -132,7 +132,7 @@ def verify(store: Store) -> None:
 
     Example: transnormer data verify store
     """
-    from transnormer.data.opening import open_store
+    from transnormer.data.open_store import open_store
 
     open_store(store).verify()
     print_text(f"{store} is whole: every file has its recorded size and sha256")
@@ -174,7 +174,7 @@ def _prepare_examples(name: str, out: Path, **options: Any) -> None:
 
 def _describe(path: Path) -> None:
     from transnormer.data.examples import ExampleStore
-    from transnormer.data.opening import open_store
+    from transnormer.data.open_store import open_store
 
     store = open_store(path)
     if isinstance(store, ExampleStore):

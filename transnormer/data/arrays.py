@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transnormer.data.integrity import RecordedFile
 from transnormer.data.manifest import Shard
 from transnormer.files import flush
 
@@ -86,7 +85,7 @@ class StoredArray:
             at = end
         return values
 
-    def place(self, index: int) -> tuple[Path, int]:
+    def locate(self, index: int) -> tuple[Path, int]:
         """The file of an entry, and its number there."""
         number = bisect_right(self._starts, index) - 1
         return self.folder / self.shards[number].file, index - self._starts[number]
@@ -98,8 +97,3 @@ class StoredArray:
             np.memmap(self.folder / shard.file, dtype=self.dtype, mode="r") if shard.tokens else np.empty(0, self.dtype)
             for shard in self.shards
         ]
-
-
-def recorded_files(shards: Sequence[Shard], dtype: np.dtype) -> list[RecordedFile]:
-    """The files of an array for checking."""
-    return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256) for shard in shards]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transnormer.data.lra import prepare as lra
 from transnormer.data.prepare import Plan, Source, plan, write_store
 from transnormer.data.store import TokenStore
 from transnormer.files import disk_errors, lock, partial_prefix, remove_leftovers
+
+log = logging.getLogger(__name__)
 
 
 def cached_store(
@@ -27,12 +31,26 @@ def cached_store(
     the source files and on every option, so a changed source is a new store. Processes that ask at once wait for one.
     """
     wanted = plan(corpus, tokenizer, vocab_size, limit_bytes, source)
-    path = cached(corpus, _identity(wanted), lambda path: write_store(wanted, path))
+    path = _cached(corpus, _identity(wanted), lambda path: write_store(wanted, path))
     TokenStore.open(path)
     return path
 
 
-def cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
+def cached_examples(task: str, source: str | Path | None = None, limit: int | None = None) -> Path:
+    """The example store of a task of the Long-Range Arena (arguments as for its `prepare`), kept as token stores are.
+
+    Its name depends on the contents of the source files, or on the generator's arguments, and on every option.
+    """
+    wanted = lra.plan(task, source, limit=limit)
+
+    def write(path: Path) -> None:
+        log.warning("preparing %s in %s, which takes a while, but only once", task, path)
+        lra.write_store(wanted, path)
+
+    return _cached(task.replace("/", "-"), wanted.meta, write)
+
+
+def _cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
     """The folder for a name and whatever decides its contents, as JSON; `write` makes it when it is not there yet."""
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_root() / "stores" / f"{name}-{key}"

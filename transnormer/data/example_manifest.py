@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from transnormer.data.manifest import AnyManifest, Shard, Strict
+from transnormer.data.manifest import AnyManifest, RecordedFile, Shard, Strict, shard_files
 
 LENGTHS, LABELS = np.dtype("<u4"), np.dtype("u1")
 MAX_LABELS = 2**8
@@ -75,6 +75,14 @@ class ExampleManifest(AnyManifest):
                 if sum(shard.tokens for shard in getattr(split, array)) != entries:
                     return f"splits.{name}.{array} are not {entries:,} in all"
         return None
+
+    def files(self) -> list[RecordedFile]:
+        return [
+            file
+            for split in self.splits.values()
+            for shards, dtype in ((split.ids, self.numpy_dtype), (split.lengths, LENGTHS), (split.labels, LABELS))
+            for file in shard_files(shards, dtype)
+        ]
 
 
 def ids_dtype(vocab_size: int) -> Literal["uint8", "uint16"]:

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from transnormer.data.arrays import StoredArray, recorded_files
+from transnormer.data.arrays import StoredArray
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest
-from transnormer.data.integrity import RecordedFile, check_hashes, check_sizes, prepare_again
-from transnormer.data.manifest import read_manifest
+from transnormer.data.manifest import check_hashes, prepare_again, read_manifest
 from transnormer.errors import DataError, did_you_mean
 
 
@@ -38,14 +37,11 @@ class ExampleStore:
     @classmethod
     def open(cls, path: str | Path) -> ExampleStore:
         """Opens a store after a cheap check: the manifest is sound and every file is there with its recorded size."""
-        path = Path(path)
-        store = cls(path, read_manifest(path, ExampleManifest))
-        check_sizes(path, store._files())
-        return store
+        return cls(Path(path), read_manifest(Path(path), ExampleManifest))
 
     def verify(self) -> None:
         """Reads every file and compares its sha256; a DataError names the first that differs."""
-        check_hashes(self.path, self._files())
+        check_hashes(self.path, self._manifest)
 
     @property
     def splits(self) -> list[str]:
@@ -57,19 +53,6 @@ class ExampleStore:
         if name not in self._manifest.splits:
             raise DataError(f"{self.path} has no '{name}' split", did_you_mean(name, self._manifest.splits))
         return ExampleSplit(self.path, name, self._manifest)
-
-    def _files(self) -> list[RecordedFile]:
-        """All files but the manifest."""
-        return [
-            file
-            for split in self._manifest.splits.values()
-            for shards, dtype in (
-                (split.ids, self._manifest.numpy_dtype),
-                (split.lengths, LENGTHS),
-                (split.labels, LABELS),
-            )
-            for file in recorded_files(shards, dtype)
-        ]
 
 
 class ExampleSplit:
@@ -95,9 +78,9 @@ class ExampleSplit:
         stored = StoredArray(self._path, self._stored.labels, LABELS)
         labels = stored.read(0, len(self), np.int64)
         if len(outside := np.flatnonzero(labels >= self._manifest.num_labels)):
-            file, place = stored.place(int(outside[0]))
+            file, index = stored.locate(int(outside[0]))
             self._damaged(
-                f"{file}: label {place} is {labels[outside[0]]}, outside 0 .. {self._manifest.num_labels - 1}"
+                f"{file}: label {index} is {labels[outside[0]]}, outside 0 .. {self._manifest.num_labels - 1}"
             )
         return labels
 
@@ -107,8 +90,8 @@ class ExampleSplit:
         stored = StoredArray(self._path, self._stored.lengths, LENGTHS)
         lengths = stored.read(0, len(stored), np.int64)
         if len(outside := np.flatnonzero((lengths < 1) | (lengths > self._manifest.max_length))):
-            file, place = stored.place(int(outside[0]))
-            self._damaged(f"{file}: length {place} is {lengths[outside[0]]}, outside 1 .. {self._manifest.max_length}")
+            file, index = stored.locate(int(outside[0]))
+            self._damaged(f"{file}: length {index} is {lengths[outside[0]]}, outside 1 .. {self._manifest.max_length}")
         if lengths.sum() != self._stored.tokens:
             self._damaged(f"{self._path}: the lengths of '{self.name}' are not {self._stored.tokens:,} tokens in all")
         return lengths.reshape(len(self), self._manifest.sequences)
@@ -120,8 +103,8 @@ class ExampleSplit:
         ids = self._ids.read(start, stop)
         if ids.max() >= self._manifest.vocab_size:
             first = int(np.argmax(ids >= self._manifest.vocab_size))
-            file, place = self._ids.place(start + first)
-            self._damaged(f"{file}: token {place} is {ids[first]}, outside the vocabulary")
+            file, offset = self._ids.locate(start + first)
+            self._damaged(f"{file}: token {offset} is {ids[first]}, outside the vocabulary")
         return ids
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Byte ranges of text files, and reading them a piece at a time."""
+"""Byte ranges of text files, and reading them a chunk at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from transnormer.data.pieces import cut_safely
+from transnormer.data.chunking import rechunk
 from transnormer.errors import DataError
-from transnormer.files import sha256
+from transnormer.files import read_errors, sha256
 
-PIECE_BYTES = 2**20
+CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,21 @@ def whole_file(path: Path, name: str | None = None) -> Excerpt:
 
 
 def read_bytes(excerpt: Excerpt) -> Iterator[bytes]:
-    """The raw bytes, a piece at a time."""
-    try:
-        with excerpt.path.open("rb") as file:
-            file.seek(excerpt.start)
-            left = len(excerpt)
-            while left:
-                data = file.read(min(PIECE_BYTES, left))
-                if not data:
-                    raise DataError(f"{excerpt.path} shrank while it was read", "run the command again")
-                left -= len(data)
-                yield data
-    except OSError as problem:
-        raise DataError(f"cannot read {excerpt.path}: {problem.strerror}", "check its permissions") from problem
+    """The raw bytes, a chunk at a time."""
+    with read_errors(excerpt.path), excerpt.path.open("rb") as file:
+        file.seek(excerpt.start)
+        left = len(excerpt)
+        while left:
+            data = file.read(min(CHUNK_BYTES, left))
+            if not data:
+                raise DataError(f"{excerpt.path} shrank while it was read", "run the command again")
+            left -= len(data)
+            yield data
 
 
 def read_text(excerpt: Excerpt) -> Iterator[str]:
-    """The text, a piece at a time, cut where tokenizers do not notice; a DataError names a byte that is not text."""
-    return cut_safely(_decoded(excerpt))
+    """The text, a chunk at a time, cut where tokenizers do not notice; a DataError names a byte that is not text."""
+    return rechunk(_decoded(excerpt))
 
 
 def _decoded(excerpt: Excerpt) -> Iterator[str]:
@@ -92,7 +89,7 @@ def cut_at_line(excerpt: Excerpt, offset: int) -> int:
     """The first line start at or after a byte offset; where the next MiB has none, the next character start."""
     with excerpt.path.open("rb") as file:
         file.seek(excerpt.start + offset)
-        following = file.read(min(PIECE_BYTES, len(excerpt) - offset))
+        following = file.read(min(CHUNK_BYTES, len(excerpt) - offset))
     line_end = following.find(b"\n")
     if 0 <= line_end < len(following) - 1:
         return offset + line_end + 1
@@ -127,8 +124,6 @@ def _whole_characters(excerpt: Excerpt, length: int) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a whole file."""
-    try:
+    """sha256 of a source file; a DataError names one that cannot be read."""
+    with read_errors(path):
         return sha256(path)
-    except OSError as problem:
-        raise DataError(f"cannot read {path}: {problem.strerror}", "check its permissions") from problem

@@ -1,4 +1,6 @@
-"""manifest.json: what a token store holds, readable without this package.
+"""manifest.json: what a store holds, readable without this package, and its files held against it.
+
+Of a token store:
 
     {
       "format": "transnormer-token-store",   always this
@@ -23,14 +25,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from transnormer.data.integrity import prepare_again
 from transnormer.errors import ConfigError, DataError
+from transnormer.files import read_errors, sha256
 
 FILE_NAME = "manifest.json"
 # What a store of each format holds, for the message that another kind was needed.
@@ -63,9 +67,21 @@ class AnyManifest(Strict):
     version: Literal[1] = 1
     digest: str = ""
 
+    @abstractmethod
     def check(self) -> str | None:
         """What does not add up, or None."""
-        return None
+
+    @abstractmethod
+    def files(self) -> list[RecordedFile]:
+        """All files of the store but the manifest."""
+
+
+class RecordedFile(NamedTuple):
+    """A file as the manifest has it: its path inside the store, its size in bytes, its sha256."""
+
+    file: str
+    size: int
+    sha256: str
 
 
 class Shard(Strict):
@@ -115,8 +131,18 @@ class Manifest(AnyManifest):
                 return f"splits.{name}.tokens is not the sum of its shards"
         return None
 
+    def files(self) -> list[RecordedFile]:
+        shards = [shard for split in self.splits.values() for shard in split.shards]
+        tokenizer = [RecordedFile(file.file, file.size, file.sha256) for file in self.tokenizer]
+        return shard_files(shards, self.numpy_dtype) + tokenizer
+
 
 AnyKind = TypeVar("AnyKind", bound=AnyManifest)
+
+
+def shard_files(shards: Sequence[Shard], dtype: np.dtype) -> list[RecordedFile]:
+    """The files of an array of this dtype."""
+    return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256) for shard in shards]
 
 
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
@@ -137,7 +163,7 @@ def to_json(manifest: AnyManifest) -> str:
 
 
 def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
-    """Reads and checks a store's manifest; a DataError says what is wrong with it."""
+    """Reads a store's manifest and checks it, and the files against it by size; a DataError says what is wrong."""
     path = store / FILE_NAME
     try:
         manifest = kind.model_validate_json(path.read_bytes())
@@ -156,4 +182,34 @@ def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
         raise DataError(f"{path} was edited: its digest does not match", prepare_again(store))
     if wrong := manifest.check():
         raise DataError(f"{path}: {wrong}", prepare_again(store))
+    _check_sizes(store, manifest.files())
     return manifest
+
+
+def check_hashes(store: Path, manifest: AnyManifest) -> None:
+    """Reads every file of a store; a DataError names the first that differs from its manifest."""
+    for recorded in manifest.files():
+        _check_sizes(store, [recorded])
+        path = store / recorded.file
+        with read_errors(path):
+            actual = sha256(path)
+        if actual != recorded.sha256:
+            raise DataError(
+                f"{path} was altered: its sha256 is {actual[:12]}..., not {recorded.sha256[:12]}... as recorded",
+                prepare_again(store),
+            )
+
+
+def prepare_again(store: Path) -> str:
+    """The hint for any damage to a store."""
+    return f"remove {store} and prepare it again"
+
+
+def _check_sizes(store: Path, files: Iterable[RecordedFile]) -> None:
+    """A DataError names the first file that is missing or has another size."""
+    for file, size, _ in files:
+        path = store / file
+        if not path.is_file():
+            raise DataError(f"{path} is missing", prepare_again(store))
+        if path.stat().st_size != size:
+            raise DataError(f"{path} has {path.stat().st_size:,} bytes, not {size:,} as recorded", prepare_again(store))

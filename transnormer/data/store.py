@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from transnormer.data.arrays import StoredArray, recorded_files
-from transnormer.data.integrity import RecordedFile, check_hashes, check_sizes, prepare_again
-from transnormer.data.manifest import Manifest, read_manifest
+from transnormer.data.arrays import StoredArray
+from transnormer.data.manifest import Manifest, check_hashes, prepare_again, read_manifest
 from transnormer.data.writer import TOKENIZER_FOLDER, StoreWriter
 from transnormer.errors import DataError, did_you_mean
 
@@ -51,14 +50,11 @@ class TokenStore:
     @classmethod
     def open(cls, path: str | Path) -> TokenStore:
         """Opens a store after a cheap check: the manifest is sound and every file is there with its recorded size."""
-        path = Path(path)
-        store = cls(path, read_manifest(path, Manifest))
-        check_sizes(path, store._files())
-        return store
+        return cls(Path(path), read_manifest(Path(path), Manifest))
 
     def verify(self) -> None:
         """Reads every file and compares its sha256; a DataError names the first that differs."""
-        check_hashes(self.path, self._files())
+        check_hashes(self.path, self._manifest)
 
     @property
     def splits(self) -> dict[str, SplitInfo]:
@@ -69,12 +65,6 @@ class TokenStore:
         if name not in self._manifest.splits:
             raise DataError(f"{self.path} has no '{name}' split", did_you_mean(name, self._manifest.splits))
         return TokenSplit(self, name, self._manifest)
-
-    def _files(self) -> list[RecordedFile]:
-        """All files but the manifest."""
-        shards = [shard for split in self._manifest.splits.values() for shard in split.shards]
-        tokenizer = [RecordedFile(file.file, file.size, file.sha256) for file in self._manifest.tokenizer]
-        return recorded_files(shards, self._manifest.numpy_dtype) + tokenizer
 
 
 class TokenSplit:
@@ -95,7 +85,7 @@ class TokenSplit:
         ids = self._ids.read(start, stop, np.int64)
         if len(ids) and ids.max() >= self.vocab_size:
             first = int(np.argmax(ids >= self.vocab_size))
-            file, offset = self._ids.place(start + first)
+            file, offset = self._ids.locate(start + first)
             raise DataError(
                 f"{file}: token {offset} is {ids[first]}, outside the vocabulary of {self.vocab_size}",
                 prepare_again(self._store.path),

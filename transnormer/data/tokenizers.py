@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from transnormer.data.pieces import safe_pieces
+from transnormer.data.chunking import text_chunks
 from transnormer.errors import ConfigError, DataError
 
 PAD, EOS, MASK = "<pad>", "<eos>", "<mask>"
@@ -120,9 +120,9 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:
     before = backend.encode_special_tokens
     backend.encode_special_tokens = True
     try:
-        # A batch of small pieces is encoded in parallel.
-        encoded = backend.encode_batch_fast(list(safe_pieces(text, 2**16)), add_special_tokens=False)
-        return np.fromiter((number for piece in encoded for number in piece.ids), dtype=np.int64)
+        # A batch of small chunks is encoded in parallel.
+        encoded = backend.encode_batch_fast(list(text_chunks(text, 2**16)), add_special_tokens=False)
+        return np.fromiter((number for chunk in encoded for number in chunk.ids), dtype=np.int64)
     finally:
         backend.encode_special_tokens = before
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.opening import Store
+from transnormer.data.open_store import Store
 from transnormer.models.backbone import TransNormerPreTrainedModel
 
 Batch = dict[str, Tensor]

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
+from transnormer.data.cache import cached_examples
 from transnormer.data.examples import ExampleStore
-from transnormer.data.lra.cached import cached_examples
 from transnormer.data.lra.prepare import plan
 from transnormer.data.lra.source import evenly
 from transnormer.data.lra.spec import Spec, spec_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
-from transnormer.data.opening import Store
+from transnormer.data.open_store import Store
 from transnormer.environment import describe_environment
 from transnormer.errors import ConfigError, DataError, DiskError
 from transnormer.files import (

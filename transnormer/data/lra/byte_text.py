@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from transnormer.errors import DataError
+from transnormer.files import read_errors
 
 MAX_BYTES = 4000
 
@@ -24,12 +25,9 @@ def to_text(ids: np.ndarray) -> str:
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
     """('FILE line N', content) of each line, without its end."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield f"{path} line {number}", line.rstrip(b"\r\n")
-    except OSError as problem:
-        raise DataError(f"cannot read {path}: {problem.strerror}", "check the path and its permissions") from problem
+    with read_errors(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield f"{path} line {number}", line.rstrip(b"\r\n")
 
 
 def count_lines(path: Path) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from transnormer.data.sampling import generator
 from transnormer.errors import DataError
+from transnormer.files import read_errors
 
 # A Philox counter of its own, apart from those of `transnormer.data.sampling` and of the generators.
 HOLDING_OUT = 32
@@ -79,10 +80,8 @@ def find_folder(source: str | Path, inside: Iterable[str], wanted: str, hint: st
 
 def read_bytes(path: Path) -> bytes:
     """All of a file, or a DataError that names it."""
-    try:
+    with read_errors(path):
         return path.read_bytes()
-    except OSError as problem:
-        raise DataError(f"cannot read {path}: {problem.strerror}", "check its permissions") from problem
 
 
 def hash_of_files(files: Iterable[tuple[str, Path]]) -> str:
