@@ -96,8 +96,8 @@ def test_processes_that_ask_at_once_share_one_store(cache: Path, text: Path, tmp
 def test_what_a_killed_process_left_is_cleared_away(cache: Path, text: Path):
     script = (
         "import os, signal\n"
-        "from transnormer.data import cache, writer\n"
-        "writer.StoreWriter._commit = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from transnormer.data import cache, token_writer\n"
+        "token_writer.StoreWriter._commit = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"cache.cached_store('text', source={str(text)!r})\n"
     )
     killed = subprocess.run([sys.executable, "-c", script], check=False, timeout=120)

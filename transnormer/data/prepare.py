@@ -12,9 +12,9 @@ import numpy as np
 
 from transnormer.data.corpora import Corpus, open_corpus
 from transnormer.data.excerpts import Excerpt, first_bytes, read_bytes, read_text, sha256_of
+from transnormer.data.token_writer import StoreWriter
 from transnormer.data.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from transnormer.data.tokenizers import encode_bytes, encode_text
-from transnormer.data.writer import StoreWriter
 from transnormer.errors import ConfigError, DataError
 from transnormer.files import require_free
 

@@ -32,8 +32,8 @@ class EpochSampler:
 
     def index(self, position: int) -> tuple[int, int]:
         """(epoch, sample index) at a position."""
-        epoch, place = divmod(position, self.n)
-        return epoch, int(_permutation(self.n, self.seed, epoch)[place])
+        epoch, index = divmod(position, self.n)
+        return epoch, int(_permutation(self.n, self.seed, epoch)[index])
 
     def indices(self, start: int, stop: int) -> np.ndarray:
         """Sample indices at positions start .. stop - 1, across epochs."""

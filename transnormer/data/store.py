@@ -15,7 +15,7 @@ import numpy as np
 
 from transnormer.data.arrays import StoredArray
 from transnormer.data.manifest import Manifest, check_hashes, prepare_again, read_manifest
-from transnormer.data.writer import TOKENIZER_FOLDER, StoreWriter
+from transnormer.data.token_writer import TOKENIZER_FOLDER, StoreWriter
 from transnormer.errors import DataError, did_you_mean
 
 __all__ = ["SplitInfo", "StoreWriter", "TokenSplit", "TokenStore"]

@@ -85,18 +85,18 @@ def _hold_out_files(files: list[Excerpt]) -> dict[str, list[Excerpt]] | None:
     """Files in hash order until valid and test have 5 % each, never above 10 %; None where that cannot be had."""
     wanted = HELD_OUT * sum(map(len, files))
     sizes = {"valid": 0, "test": 0}
-    place: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     for file in sorted(files, key=lambda file: name_hash(file.name)):
         for split, size in sizes.items():
             if size < wanted and size + len(file) <= 2 * wanted:
-                place[file.name] = split
+                split_of[file.name] = split
                 sizes[split] += len(file)
                 break
     if min(sizes.values()) < wanted / 2:
         return None
     splits: dict[str, list[Excerpt]] = {"train": [], "valid": [], "test": []}
     for file in files:
-        splits[place.get(file.name, "train")].append(file)
+        splits[split_of.get(file.name, "train")].append(file)
     return splits
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra import listops, pathfinder
 from transnormer.data.lra.byte_text import count_lines
-from transnormer.data.lra.source import Example, Part, Source, consecutive, find_folder, held_out, whole
+from transnormer.data.lra.source import Example, Part, Source, as_one_split, consecutive, find_folder, held_out
 from transnormer.errors import DataError
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -38,7 +38,7 @@ def official_listops(source: str | Path) -> Source:
         if not path.is_file():
             raise DataError(f"{path} is missing", LISTOPS_HINT)
         count = count_lines(path) - 1  # the first line is the header
-        parts[split] = Part(count, _listops_reader(path), whole(split, count))
+        parts[split] = Part(count, _listops_reader(path), as_one_split(split, count))
     files = {name: sha256_of(folder / name) for name in LISTOPS_FILES.values()}
     return Source(parts, "the source's own", {"sources": files})
 

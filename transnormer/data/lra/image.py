@@ -14,7 +14,7 @@ import numpy as np
 
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra.archives import is_archive, read_members
-from transnormer.data.lra.source import Example, Part, Source, held_out, read_bytes, whole
+from transnormer.data.lra.source import Example, Part, Source, as_one_split, held_out, read_bytes
 from transnormer.errors import DataError
 
 SIZE, NUM_CLASSES = 32, 10
@@ -37,7 +37,7 @@ def open_image(source: str | Path, seed: int) -> Source:
     images, files = _read_npz(path) if path.suffix == ".npz" else _read_batches(path)
     counts = {name: len(images[name][1]) for name in _PARTS}
     train = Part(counts["train"], _reader(*images["train"]), held_out(counts["train"], seed, "valid"))
-    test = Part(counts["test"], _reader(*images["test"]), whole("test", counts["test"]))
+    test = Part(counts["test"], _reader(*images["test"]), as_one_split("test", counts["test"]))
     rule = f"valid is a tenth of the source's train set, drawn with seed {seed}; test is the source's"
     return Source({"train": train, "test": test}, rule, {"sources": files})
 

@@ -139,10 +139,10 @@ def write_store(plan: Plan, out: Path, progress: Progress | None = None) -> None
 def _routed(part: Part) -> Iterator[tuple[str | None, Example]]:
     """Each example of a part with the split it goes to, if any."""
     names = list(part.splits)
-    place = np.full(part.count, len(names))
+    split_of = np.full(part.count, len(names))
     for number, name in enumerate(names):
-        place[part.splits[name]] = number
-    for number, example in zip(place, part.read(), strict=True):
+        split_of[part.splits[name]] = number
+    for number, example in zip(split_of, part.read(), strict=True):
         yield (names[number] if number < len(names) else None), example
 
 

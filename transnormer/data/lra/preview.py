@@ -67,10 +67,10 @@ def draw_contact_sheet(task: str, examples: list[Example], path: Path) -> None:
     columns = math.ceil(math.sqrt(len(examples)))
     rows = math.ceil(len(examples) / columns)
     figure = Figure(figsize=(1.4 * columns, 1.6 * rows), layout="constrained")
-    for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+    for index, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         axes.set_axis_off()
-        if place < len(examples):
-            ((pixels,), label) = examples[place]
+        if index < len(examples):
+            ((pixels,), label) = examples[index]
             side = math.isqrt(len(pixels))
             axes.imshow(pixels.reshape(side, side), cmap="gray", vmin=0, vmax=255)
             axes.set_title(f"{label}: {names[label]}", fontsize=8)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra.byte_text import count_lines, lines, parse_label, require_text, to_ids
-from transnormer.data.lra.source import Example, Part, Source, find_folder, whole
+from transnormer.data.lra.source import Example, Part, Source, as_one_split, find_folder
 from transnormer.errors import DataError
 
 _NAMES = {"train": "train", "valid": "eval", "test": "test"}
@@ -25,7 +25,7 @@ def open_retrieval(source: str | Path) -> Source:
         if not (folder / name).is_file():
             raise DataError(f"{folder / name} is missing", HINT)
         count = count_lines(folder / name)
-        parts[split] = Part(count, _reader(folder / name), whole(split, count))
+        parts[split] = Part(count, _reader(folder / name), as_one_split(split, count))
     files = {name: sha256_of(folder / name) for name in FILES.values()}
     return Source(parts, "the source's own", {"sources": files})
 

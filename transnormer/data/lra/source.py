@@ -39,7 +39,7 @@ class Source:
     origin: dict[str, Any]
 
 
-def whole(split: str, count: int) -> dict[str, np.ndarray]:
+def as_one_split(split: str, count: int) -> dict[str, np.ndarray]:
     """A part that is a split as it stands."""
     return {split: np.arange(count)}
 
@@ -56,7 +56,7 @@ def held_out(count: int, seed: int, *names: str) -> dict[str, np.ndarray]:
     size = round(HELD_OUT * count)
     if not 0 < len(names) * size < count:
         raise DataError(f"{count} examples are too few to hold a tenth of them out", "give more of them")
-    splits = {name: np.sort(order[size * place : size * (place + 1)]) for place, name in enumerate(names)}
+    splits = {name: np.sort(order[size * index : size * (index + 1)]) for index, name in enumerate(names)}
     return {"train": np.sort(order[size * len(names) :]), **splits}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra.archives import is_archive, read_members
 from transnormer.data.lra.byte_text import MAX_BYTES, lines, parse_label, require_text, to_ids
-from transnormer.data.lra.source import Example, Part, Source, hash_of_files, held_out, read_bytes, whole
+from transnormer.data.lra.source import Example, Part, Source, as_one_split, hash_of_files, held_out, read_bytes
 from transnormer.errors import DataError
 
 Review = tuple[bytes, int]
@@ -30,7 +30,7 @@ def open_text(source: str | Path, seed: int) -> Source:
         if not reviews[name]:
             raise DataError(f"{path} has no {name} reviews", HINT)
     train = Part(len(reviews["train"]), _reader(reviews["train"]), held_out(len(reviews["train"]), seed, "valid"))
-    test = Part(len(reviews["test"]), _reader(reviews["test"]), whole("test", len(reviews["test"])))
+    test = Part(len(reviews["test"]), _reader(reviews["test"]), as_one_split("test", len(reviews["test"])))
     rule = f"valid is a tenth of the source's train set, drawn with seed {seed}; test is the source's"
     return Source({"train": train, "test": test}, rule, {"sources": files})
 

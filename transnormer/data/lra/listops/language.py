@@ -8,7 +8,7 @@ import numpy as np
 
 from transnormer.errors import DataError
 
-# The id of a token is its place. LRA's own tokenizer drops punctuation, so LRA writes "]" as "X": the same token.
+# The id of a token is its index. LRA's own tokenizer drops punctuation, so LRA writes "]" as "X": the same token.
 TOKENS = ("<pad>", "[MIN", "[MAX", "[MED", "[SM", "]", *"0123456789")
 PAD, MIN, MAX, MED, SM, CLOSE, ZERO = range(7)
 NUM_CLASSES = 10
@@ -21,20 +21,20 @@ def evaluate(tokens: np.ndarray | Sequence[int]) -> int:
     """
     waiting: list[tuple[int, list[int]]] = []  # operators whose "]" has not come yet, with the values so far
     result: int | None = None
-    for place, token in enumerate(_without_padding(tokens)):
+    for index, token in enumerate(_without_padding(tokens)):
         if result is not None:
-            raise DataError(f"token {place} comes after the end of the expression")
+            raise DataError(f"token {index} comes after the end of the expression")
         if MIN <= token <= SM:
             waiting.append((token, []))
             continue
         if token == CLOSE:
             if not waiting or not waiting[-1][1]:
-                raise DataError(f"token {place} closes {'an empty list' if waiting else 'nothing'}")
+                raise DataError(f"token {index} closes {'an empty list' if waiting else 'nothing'}")
             value = _apply(*waiting.pop())
         elif ZERO <= token < len(TOKENS):
             value = token - ZERO
         else:
-            raise DataError(f"token {place} is {token}; ListOps has tokens 1 .. {len(TOKENS) - 1}, and 0 for padding")
+            raise DataError(f"token {index} is {token}; ListOps has tokens 1 .. {len(TOKENS) - 1}, and 0 for padding")
         if waiting:
             waiting[-1][1].append(value)
         else:

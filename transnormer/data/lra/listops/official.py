@@ -74,7 +74,7 @@ def _nested(tokens: np.ndarray) -> str:
     if wrong := fault(tokens := tokens[tokens != PAD]):
         raise DataError(wrong, "only whole expressions can be written")
     out: list[str] = []
-    starts: list[tuple[int, int]] = []  # of the open operators: place in `out` to open parentheses at, arguments so far
+    starts: list[tuple[int, int]] = []  # of the open operators: index in `out` to open parentheses at, arguments so far
     for token in tokens.tolist():
         if MIN <= token <= SM:
             starts.append((len(out), 0))
@@ -82,11 +82,11 @@ def _nested(tokens: np.ndarray) -> str:
             continue
         out.append(TOKENS[token])
         if token == CLOSE:
-            place, arguments = starts.pop()
-            out[place] = "( " * (arguments + 1)
+            index, arguments = starts.pop()
+            out[index] = "( " * (arguments + 1)
             out.append(")")
         if starts:
-            place, arguments = starts[-1]
-            starts[-1] = (place, arguments + 1)
+            index, arguments = starts[-1]
+            starts[-1] = (index, arguments + 1)
             out.append(")")
     return " ".join(out).replace("  ", " ").strip()
