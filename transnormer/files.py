@@ -43,8 +43,13 @@ def disk_errors(path: Path, bytes_needed: int | None = None, hint: str = HINT) -
         reason = os.strerror(code)
         if code in _NO_ROOM:
             needed = f"{bytes_needed:,} bytes needed, " if bytes_needed is not None else ""
-            reason = f"{reason} ({needed}{_free_bytes(path):,} bytes free)"
+            reason = f"{reason} ({needed}{shutil.disk_usage(nearest_existing(path)).free:,} bytes free)"
         raise DiskError(f"cannot write {path}: {reason}", hint) from error
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest of its parents that is there."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())
 
 
 def write_text(path: Path, text: str, hint: str = HINT) -> None:
@@ -251,9 +256,3 @@ def _errno(error: OSError | SafetensorError) -> int | None:
         return error.errno
     found = _OS_ERROR.search(str(error))
     return int(found.group(1)) if found else None
-
-
-def _free_bytes(path: Path) -> int:
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free

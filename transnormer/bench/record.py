@@ -10,7 +10,7 @@ from typing import Any
 
 from transnormer.environment import describe_environment
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.files import disk_errors, write_json, write_text
+from transnormer.files import disk_errors, nearest_existing, write_json, write_text
 
 _HINT = "choose another --out"
 _SUFFIXES = {"k": 1024, "m": 1024**2}
@@ -23,10 +23,7 @@ def require_writable(path: Path) -> None:
             if file.exists():
                 file.open("ab").close()
     with disk_errors(path, hint=_HINT):
-        folder = path.parent
-        while not folder.exists():
-            folder = folder.parent
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=nearest_existing(path.parent)).close()
 
 
 def recorded(

@@ -116,12 +116,13 @@ def _backends() -> Iterator[Finding]:
 
 def _disk() -> Iterator[Finding]:
     from transnormer.data.cache import cache_root
+    from transnormer.files import nearest_existing
 
     root = cache_root()
     stores = sorted(path for path in (root / "stores").glob("*") if path.is_dir())
     held = sum(file.stat().st_size for store in stores for file in store.rglob("*") if file.is_file())
     set_by = "TRANSNORMER_CACHE" if os.environ.get("TRANSNORMER_CACHE") else "set TRANSNORMER_CACHE to move it"
-    existing = next(path for path in (root, *root.parents) if path.exists())
+    existing = nearest_existing(root)
     writable = "" if os.access(existing, os.W_OK) else "set TRANSNORMER_CACHE to a folder you can write"
     yield Finding("data cache", f"{root}: {len(stores)} stores, {held / 2**20:.1f} MiB ({set_by})", writable)
     for subject, path in (("disk of the cache", existing), ("disk here", Path.cwd())):

@@ -13,10 +13,11 @@ import jinja2
 import numpy as np
 
 from transnormer.config.keys import flat
-from transnormer.errors import DiskError
+from transnormer.files import disk_errors, write_text
 from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.run_record import RunRecord
 
+_HINT = "choose another --out"
 _VALID_AND_TEST = "Columns: valid is of the last step, test of the best checkpoint."
 
 
@@ -55,11 +56,9 @@ def write_page(page: Page, path: Path) -> None:
         loader=jinja2.PackageLoader("transnormer.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     text = environment.get_template("page.html").render(page=page)
-    try:
+    with disk_errors(path, hint=_HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DiskError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+    write_text(path, text, _HINT)
 
 
 def loss_curves(runs: Sequence[RunRecord]) -> str:

@@ -19,6 +19,7 @@ from transnormer.files import (
     TEMPORARY,
     disk_errors,
     lock,
+    nearest_existing,
     read_floats,
     remove_leftovers,
     require_unlocked,
@@ -95,7 +96,7 @@ class RunFolder:
             raise ConfigError(f"{self.path} is a file, not a folder", hint="choose another --out")
         require_unlocked(self.lock_file)
         self._require_empty()
-        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        nearest = nearest_existing(self.path)
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             problem = os.strerror(errno.EACCES if nearest.is_dir() else errno.ENOTDIR)
             raise DiskError(f"cannot write {self.path}: {problem}", hint="choose another --out")
