@@ -10,7 +10,6 @@ from typing import Self
 
 from transnormer.data.manifest import FILE_NAME, AnyManifest, to_json
 from transnormer.files import disk_errors, new_folder, write_text
-from transnormer.signals import Terminated as Terminated
 from transnormer.signals import sigterm_raises
 
 _HINT = "free some space or choose another folder"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from transnormer.config.load import load_config
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
-from transnormer.data.opening import Store
+from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import PLACE_KEYS, Job, differences, in_words
 from transnormer.experiments.record import Data, Hardware, Record, Scores, execution_in

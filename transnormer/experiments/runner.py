@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from transnormer.config.schema import TrainSection
-from transnormer.data.opening import Store
+from transnormer.data.open_store import Store
 from transnormer.environment import hardware
 from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
