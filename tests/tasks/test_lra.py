@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from lra_files import SOURCES, lra_config, write_pairs
 from torch import Tensor, nn
-from transnormer.experiments.cells import differences
 
 from transnormer.config.load import load_config
 from transnormer.config.lra import LRASection
 from transnormer.data.example_writer import ExampleWriter
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, DataError
+from transnormer.experiments.job import differences
 from transnormer.models.presets import METHODS, list_presets
 from transnormer.tasks.lra import LongRangeArena
 
