@@ -13,6 +13,7 @@ from transnormer.models.hub import register_auto_classes
 if TYPE_CHECKING:
     from transnormer import ops
     from transnormer.generate.decoder import Decoder
+    from transnormer.generate.sampling import Sampling
     from transnormer.mixers.registry import build_mixer, list_mixers
     from transnormer.models.backbone import TransNormerModel
     from transnormer.models.cache import DecodeCache, state_bytes
@@ -34,6 +35,7 @@ _HOMES = {
     "preset": "transnormer.models.presets",
     "DecodeCache": "transnormer.models.cache",
     "Decoder": "transnormer.generate.decoder",
+    "Sampling": "transnormer.generate.sampling",
     "state_bytes": "transnormer.models.cache",
     "TransNormerConfig": "transnormer.models.config",
     "TransNormerModel": "transnormer.models.backbone",
@@ -46,6 +48,7 @@ _HOMES = {
 __all__ = [
     "DecodeCache",
     "Decoder",
+    "Sampling",
     "TransNormerConfig",
     "TransNormerForCausalLM",
     "TransNormerForMaskedLM",

@@ -22,7 +22,7 @@ def measure(presets=TWINS, contexts=(8, 200), batches=(1, 2)):
     return list(decode.measure_decode(presets, contexts, batches, CPU, compiled=True))
 
 
-def test_one_row_per_cell_with_the_bytes_of_the_state():
+def test_one_row_per_setting_with_the_bytes_of_the_state():
     rows = measure()
     assert [(row["batch"], row["preset"], row["context"]) for row in rows] == [
         (batch, name, context) for batch in (1, 2) for name in TWINS for context in (8, 200)
@@ -54,7 +54,7 @@ def test_what_is_timed_reads_exactly_the_context(monkeypatch):
 def test_a_wrong_step_is_not_timed(monkeypatch, name):
     right = decoder.next_logits
     monkeypatch.setattr(decoder, "next_logits", lambda model, token, states: right(model, token ^ 1, states))
-    with pytest.raises(GateFailed, match=f"{name}: a decoded token is not the likeliest"):
+    with pytest.raises(GateFailed, match=f"{name}: a decoded token is not the best"):
         measure([name])
 
 
@@ -71,7 +71,7 @@ def test_a_forgetful_step_is_not_timed(monkeypatch):
         measure(["t2-tiny"])
 
 
-def test_a_cell_that_does_not_fit_says_so(monkeypatch):
+def test_a_setting_that_does_not_fit_says_so(monkeypatch):
     monkeypatch.setattr(decode, "_free_bytes_of_the_host", lambda: 1e6)
     rows = measure(contexts=[8, 10_000], batches=[1])
     assert [row.get("out_of_memory", False) for row in rows] == [False, False, False, True]
@@ -79,7 +79,7 @@ def test_a_cell_that_does_not_fit_says_so(monkeypatch):
     assert "| no memory | – |" in decode_table.markdown(rows)
 
 
-def test_an_allocator_that_refuses_is_a_cell_too(monkeypatch):
+def test_an_allocator_that_refuses_is_a_row_too(monkeypatch):
     monkeypatch.setattr(decode, "_check", lambda *_: None)
 
     def refuse(*_, **__):
@@ -111,21 +111,26 @@ def test_bad_requests_are_errors():
         measure(["t2-tiny", "t2-tiny"])
 
 
-def cell(preset, batch, context, seconds=None):
-    row = {"preset": preset, "batch": batch, "context": context, "state_bytes_per_sequence": 2**20 * context // 1024}
+def row(preset, batch, context, seconds=None):
+    setting = {
+        "preset": preset,
+        "batch": batch,
+        "context": context,
+        "state_bytes_per_sequence": 2**20 * context // 1024,
+    }
     if seconds is None:
-        return {**row, "out_of_memory": True}
-    return {**row, "seconds_per_step": seconds, "tokens_per_second": batch / seconds}
+        return {**setting, "out_of_memory": True}
+    return {**setting, "seconds_per_step": seconds, "tokens_per_second": batch / seconds}
 
 
 def test_ratios_growth_and_table():
     rows = [
-        cell("ours", 4, 1024, 0.001),
-        cell("ours", 4, 4096, 0.00102),
-        cell("theirs", 4, 1024, 0.002),
-        cell("theirs", 4, 4096),
+        row("ours", 4, 1024, 0.001),
+        row("ours", 4, 4096, 0.00102),
+        row("theirs", 4, 1024, 0.002),
+        row("theirs", 4, 4096),
     ]
-    assert [place["ratio"] for place in decode_table.ratios(rows)] == [pytest.approx(2.0), None]
+    assert [found["ratio"] for found in decode_table.ratios(rows)] == [pytest.approx(2.0), None]
     ours, theirs = decode_table.growth(rows)
     assert ours == {"preset": "ours", "batch": 4, "from": 1024, "to": 4096, "time": pytest.approx(1.02)}
     assert theirs == {"preset": "theirs", "batch": 4, "from": 1024, "to": 1024, "time": 1.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
@@ -201,6 +202,8 @@ def test_generate_continues_the_prompt(cli: Callable, finished_run: Path) -> Non
     assert first.out.startswith("the cät")
     assert first.out == again.out != other.out
     assert "Loading" not in first.err
+    assert "on cpu in float32, seed 1\n" in first.err
+    assert re.search(r"\n20 tokens, the first after [\d.]+ s, then [\d,]+ tokens/s\n", first.err)
     greedy = cli(*arguments, "--greedy")
     assert greedy.out == cli(*arguments, "--top-k", "1").out
 
@@ -232,7 +235,7 @@ def test_export_loads_with_the_auto_classes(cli: Callable, finished_run: Path, t
     assert "AutoModelForCausalLM" in done.out
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     assert model.dtype == getattr(torch, dtype)
-    original = transformers.AutoModelForCausalLM.from_pretrained(finished_run / "final").to(model.dtype).eval()
+    original = transformers.AutoModelForCausalLM.from_pretrained(finished_run / "final", dtype=model.dtype).eval()
     ids = torch.arange(90)[None]
     assert torch.equal(model(ids).logits, original(ids).logits)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "model").decode([116, 104, 101]) == "the"

@@ -58,6 +58,23 @@ def test_layers_on_the_disk_give_the_same_logits(method, tmp_path):
         assert torch.equal(offloaded(ids).logits, model(ids).logits)
 
 
+def test_half_precision_keeps_the_angles_of_rotations_wherever_it_is_asked_for(tmp_path):
+    model = tn.TransNormerForCausalLM(small("t2-tiny")).eval()
+    ids = torch.arange(200)[None]
+    model.save_pretrained(tmp_path / "float32")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "float32", dtype=torch.bfloat16).eval()
+    assert loaded.dtype == torch.bfloat16
+    angles = [key for key in loaded.state_dict() if ".rotation." in key]
+    assert angles
+    for key in angles:
+        assert torch.equal(loaded.state_dict()[key], model.state_dict()[key])
+    # Folders that were saved with rounded angles give the logits they always gave.
+    rounded = model.to(torch.bfloat16)
+    rounded.save_pretrained(tmp_path / "rounded")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "rounded").eval()
+    assert torch.equal(again(ids).logits, rounded(ids).logits)
+
+
 def test_config_round_trip(tmp_path):
     config = small("t1-tiny", mixer_options={"diag": {"block_size": 16}})
     config.save_pretrained(tmp_path)

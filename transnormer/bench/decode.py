@@ -1,7 +1,8 @@
 """Tokens per second of decoding over the context: a state of constant size against a cache that grows.
 
-Weights are random, and so is what the models remember: a step takes as long on any numbers. Before each measured step
-there are context − 1 tokens in the state, so that its token is the last of that context.
+What is timed is `Decoder.stream`, greedy, each token read by the host: the loop of `transnormer generate`. Weights are
+random, and so is what the models remember: a step takes as long on any numbers. Before the first of the timed steps
+there are context − 1 tokens in the state.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from transnormer.bench.ops import GateFailed
 from transnormer.bench.timing import median_seconds
 from transnormer.errors import ConfigError
 from transnormer.generate.decoder import Decoder, fixed_states
+from transnormer.generate.load import decode_dtype
 from transnormer.models.heads import TransNormerForCausalLM
 from transnormer.models.presets import preset
 
 VOCABULARY = 50_304  # of the language models, as in `bench speed`; other presets keep their own
+# Tokens between two looks at the clock, by device.
+_STEPS = {"cuda": 128, "cpu": 1}
 _MEMORY_OF_THE_HOST = Path("/proc/meminfo")
 # How far below the best a chosen token's logit may lie, in standard deviations of the logits: sums in another order.
 _TIE = 1e-3
@@ -29,7 +33,7 @@ _TIE = 1e-3
 def measure_decode(
     presets: Sequence[str], contexts: Sequence[int], batches: Sequence[int], device: torch.device, *, compiled: bool
 ) -> Iterator[dict[str, Any]]:
-    """One row per batch, preset and context, as they are measured; a cell that does not fit into memory says so."""
+    """One row per batch, preset and context, as they are measured; one that does not fit into memory says so."""
     for kind, numbers in (("contexts", contexts), ("batches", batches)):
         if not numbers or min(numbers) < 1:
             raise ConfigError(f"{kind} must be numbers above 0, got {list(numbers)}")
@@ -37,8 +41,8 @@ def measure_decode(
         raise ConfigError(f"{presets[0]} is to be compared with itself", "name two different presets")
     for name in presets:
         _check(name, device, compiled)
-    dtype = dtype_on(device)
-    models = {name: build(name, max_position_embeddings=max(contexts)).to(device, dtype) for name in presets}
+    longest = max(contexts) + _STEPS[device.type]
+    models = {name: _on(device, build(name, max_position_embeddings=longest)) for name in presets}
     for batch in batches:
         for name, model in models.items():
             torch.compiler.reset()
@@ -51,8 +55,18 @@ def measure_decode(
 
 
 def dtype_on(device: torch.device) -> torch.dtype:
-    """What weights and keys are kept in; recurrent memories are float32 always."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
+    """What a float32 model is decoded in."""
+    dtype = decode_dtype(device)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _on(device: torch.device, model: TransNormerForCausalLM) -> TransNormerForCausalLM:
+    """The model as `transnormer generate` would load it."""
+    model.to(device, dtype_on(device))
+    for name, module in model.named_modules():
+        if name.rpartition(".")[-1] in model._keep_in_fp32_modules_strict:
+            module.float()
+    return model
 
 
 def build(name: str, **overrides: Any) -> TransNormerForCausalLM:
@@ -72,16 +86,17 @@ def _measure(model: TransNormerForCausalLM, batch: int, context: int, compiled: 
     if model.device.type == "cpu" and batch * row["state_bytes_per_sequence"] > _free_bytes_of_the_host():
         return {**row, "out_of_memory": True}
     try:
-        decoder = Decoder(model, batch, max_context=context, compiled=compiled)
-        _pretend(decoder, context - 1)
-        seconds = _seconds_per_step(_timed_step(decoder), model.device)
+        steps = _STEPS[model.device.type]
+        decoder = Decoder(model, batch, max_context=context + steps, compiled=compiled)
+        _fill(decoder, context - 1)
+        seconds = median_seconds(_timed_burst(decoder, steps), model.device) / steps
     except torch.OutOfMemoryError:
         return {**row, "out_of_memory": True}
     return {**row, "seconds_per_step": seconds, "tokens_per_second": batch / seconds}
 
 
-def _pretend(decoder: Decoder, tokens: int) -> None:
-    """Leave the decoder as a text of `tokens` tokens would."""
+def _fill(decoder: Decoder, tokens: int) -> None:
+    """Leave the decoder as a sequence of `tokens` tokens would."""
     decoder.seen = tokens
     decoder.length.fill_(tokens)
     decoder.token.random_(decoder.model.config.vocab_size)
@@ -90,22 +105,24 @@ def _pretend(decoder: Decoder, tokens: int) -> None:
             state[name].normal_()
 
 
-def _timed_step(decoder: Decoder) -> Callable[[], object]:
-    """One step at the present length, again and again: a growing cache neither moves on nor is masked."""
+def _timed_burst(decoder: Decoder, steps: int) -> Callable[[], object]:
+    """Steps that follow each other as in generation, from the present length on, again and again.
+
+    On a GPU a growing cache is read at the present length in each, as one graph: eager steps would be several times
+    slower, and it is the comparison's.
+    """
+    assert decoder.seen is not None
+    tokens = decoder.seen
     if decoder.growing and decoder.length.is_cuda:
         decoder.record()
-    return decoder.advance
-
-
-def _seconds_per_step(step: Callable[[], object], device: torch.device) -> float:
-    """Steps follow each other as in generation: the host does not wait for each."""
-    steps = 32 if device.type == "cuda" else 1
 
     def burst() -> None:
-        for _ in range(steps):
-            step()
+        decoder.seen = tokens
+        decoder.length.fill_(tokens)
+        for _ in decoder.stream(steps):
+            pass
 
-    return median_seconds(burst, device) / steps
+    return burst
 
 
 def _free_bytes_of_the_host() -> float:
@@ -118,7 +135,7 @@ def _free_bytes_of_the_host() -> float:
 
 @torch.no_grad()
 def _check(name: str, device: torch.device, compiled: bool) -> None:
-    """The gate: in float32 a small model of the preset decodes what its parallel forward finds likeliest."""
+    """The gate: in float32 a small model of the preset decodes what its parallel forward finds best."""
     # Tied weights would let a random model repeat its last token for ever.
     small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 256}
     model = build(name, **small, tie_word_embeddings=False).to(device).eval()
@@ -127,20 +144,18 @@ def _check(name: str, device: torch.device, compiled: bool) -> None:
     decoder.prefill(prompt)
     tokens = decoder.generate(80).to(device)
     logits = model(torch.cat([prompt, tokens[:, :-1]], dim=1)).logits[:, prompt.shape[1] - 1 :]
-    _require_likeliest(name, tokens, logits)
+    _require_greedy(name, tokens, logits)
     # What is timed, if that is another form of the step: one that is recorded at this very length.
     decoder.prefill(prompt)
-    step = _timed_step(decoder)
+    burst = _timed_burst(decoder, 1)
     decoder.prefill(prompt)
-    step()
-    _require_likeliest(name, decoder.token, logits[:, :1])
+    burst()
+    _require_greedy(name, decoder.token, logits[:, :1])
 
 
-def _require_likeliest(name: str, tokens: Tensor, logits: Tensor) -> None:
+def _require_greedy(name: str, tokens: Tensor, logits: Tensor) -> None:
     """Tokens [B, T] must have the largest of logits [B, T, V]."""
     chosen = logits.gather(-1, tokens[..., None])[..., 0]
     gap = float(((logits.amax(dim=-1) - chosen) / logits.std(dim=-1)).max())
     if not gap <= _TIE:
-        raise GateFailed(
-            f"{name}: a decoded token is not the likeliest of the parallel forward, by {gap:.2e} deviations"
-        )
+        raise GateFailed(f"{name}: a decoded token is not the best of the parallel forward, by {gap:.2e} deviations")

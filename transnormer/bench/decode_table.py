@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-Cells = dict[tuple[str, int, int], dict[str, Any]]
+Measured = dict[tuple[str, int, int], dict[str, Any]]
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per batch and context, how many times the second preset's tokens per second the first one makes."""
-    cells, (first, second) = _cells(rows), _presets(rows)
+    measured, (first, second) = _by_setting(rows), _presets(rows)
     found = []
-    for batch, context in _places(rows):
-        ours, theirs = (cells[name, batch, context].get("tokens_per_second") for name in (first, second))
+    for batch, context in _settings(rows):
+        ours, theirs = (measured[name, batch, context].get("tokens_per_second") for name in (first, second))
         found.append({"batch": batch, "context": context, "ratio": ours / theirs if ours and theirs else None})
     return found
 
@@ -35,16 +35,16 @@ def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """One line per batch and context; then one per preset and batch with the growth of its time."""
-    cells, presets = _cells(rows), _presets(rows)
+    measured, presets = _by_setting(rows), _presets(rows)
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in presets), "ratio"]
     columns += [f"{name}, state a sequence" for name in presets]
     lines = ["| " + " | ".join(columns) + " |", "|---:" * len(columns) + "|"]
-    for place in ratios(rows):
-        found = [cells[name, place["batch"], place["context"]] for name in presets]
-        speeds = [f"{cell['tokens_per_second']:,.0f}" if "tokens_per_second" in cell else "no memory" for cell in found]
-        ratio = "–" if place["ratio"] is None else f"{place['ratio']:.2f}"
-        sizes = [f"{cell['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for cell in found]
-        values = [f"{place['batch']}", f"{place['context']:,}", *speeds, ratio, *sizes]
+    for setting in ratios(rows):
+        found = [measured[name, setting["batch"], setting["context"]] for name in presets]
+        speeds = [f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else "no memory" for row in found]
+        ratio = "–" if setting["ratio"] is None else f"{setting['ratio']:.2f}"
+        sizes = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in found]
+        values = [f"{setting['batch']}", f"{setting['context']:,}", *speeds, ratio, *sizes]
         lines.append("| " + " | ".join(values) + " |")
     lines += ["", "| preset | batch | contexts | time of a step grows |", "|---|---:|---:|---:|"]
     for row in growth(rows):
@@ -53,7 +53,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cells(rows: list[dict[str, Any]]) -> Cells:
+def _by_setting(rows: list[dict[str, Any]]) -> Measured:
     return {(row["preset"], row["batch"], row["context"]): row for row in rows}
 
 
@@ -61,5 +61,5 @@ def _presets(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["preset"] for row in rows))
 
 
-def _places(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+def _settings(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return list(dict.fromkeys((row["batch"], row["context"]) for row in rows))

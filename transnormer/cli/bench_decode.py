@@ -22,9 +22,9 @@ def decode(
         str | None, typer.Option(help="Tokens in the state, k = 1024.", show_default="1k to 16k, on a GPU to 128k")
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(help="Texts decoded together.", show_default="1,4, on a GPU 1 to 256")
+        str | None, typer.Option(help="Sequences decoded together.", show_default="1,4, on a GPU 1 to 256")
     ] = None,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile the step on a GPU.")] = True,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile the step on a GPU.")] = False,
     out: Out = None,
 ) -> None:
     """Tokens per second and bytes of state while decoding, over the context, beside a model whose cache grows.

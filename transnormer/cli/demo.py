@@ -26,6 +26,7 @@ def demo(
     """
     from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_record
     from transnormer.generate.load import load_writer
+    from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
     from transnormer.report.demo_page import write_demo_page
 
@@ -33,13 +34,16 @@ def demo(
     print_table(COLUMNS, [twin.row() for twin in twins])
     print_text(f"{twins[0].name} continues {PROMPT!r}:\n")
     model, tokenizer = load_writer(twins[0].folder / "final")
-    sample = PROMPT
-    sys.stdout.write(PROMPT)
-    for piece in stream_text(model, tokenizer, PROMPT, 400, temperature=0.7, seed=0, stop_at_eos=False):
-        sample += piece
+    pieces = []
+
+    def show(piece: str) -> None:
+        pieces.append(piece)
         sys.stdout.write(piece)
         sys.stdout.flush()
+
+    show(PROMPT)
+    stream_text(model, tokenizer, PROMPT, 400, show, sampling=Sampling(0.7), seed=0, stop_at_eos=False)
     page = out / "index.html"
-    write_demo_page(twins, sample, page)
+    write_demo_page(twins, "".join(pieces), page)
     write_demo_record(twins, out / "demo.json")
     print_text(f"\n\npage written to {page}; continue with: transnormer generate {twins[0].folder} --prompt 'class '")

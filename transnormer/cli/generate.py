@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -28,38 +29,52 @@ def generate(
     prompt: Annotated[str, typer.Option(help="The text to continue; empty begins a new one.")] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="How many tokens to write at most.")] = 200,
     temperature: Annotated[float, typer.Option(help="Below 1 is safer, above 1 is wilder.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of this total mass.")] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed writes the same text.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the k best tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the best tokens of this total probability.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the best token.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed writes the same text.", show_default="random")
+    ] = None,
     checkpoint: Annotated[Weights | None, typer.Option(help="Which weights of a run.", show_default="final")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on after an end-of-text token.")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="torch.compile the step on a GPU: for very long texts.")
+    ] = False,
 ) -> None:
     """Write text with a trained model, shown as it is written.
 
     Example: transnormer generate run --prompt "def main(" --max-new-tokens 200 --temperature 0.8 --seed 1
     """
     from transnormer.generate.load import load_writer
+    from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
 
+    sampling = Sampling(temperature, top_k, top_p)  # checked, whether it is used or not
     folder = model_folder(run, checkpoint)
     model, tokenizer = load_writer(folder, device.value)
-    pieces = stream_text(
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    chosen = "greedy" if greedy else f"seed {seed}"
+    precision = str(model.dtype).removeprefix("torch.")
+    print_note(f"{type(model).__name__} from {folder} on {model.device.type} in {precision}, {chosen}")
+    shown = False
+
+    def show(piece: str) -> None:
+        nonlocal shown
+        sys.stdout.write(piece if shown else prompt + piece)
+        sys.stdout.flush()
+        shown = True
+
+    pace = stream_text(
         model,
         tokenizer,
         prompt,
         max_new_tokens,
-        do_sample=not greedy,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
+        show,
+        sampling=None if greedy else sampling,
         seed=seed,
         stop_at_eos=not ignore_eos,
+        compiled=compiled,
     )
-    print_note(f"{type(model).__name__} from {folder} on {model.device.type}")
-    sys.stdout.write(prompt)
-    for piece in pieces:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+    show("\n")
+    print_note(str(pace))

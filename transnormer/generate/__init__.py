@@ -1,1 +1,1 @@
-"""Streaming decode: text token by token, on a state that stays the same size."""
+"""Text from a model: one decoder on a state of constant size, Hugging Face's generate elsewhere."""

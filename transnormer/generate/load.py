@@ -15,7 +15,10 @@ from transnormer.models.quiet import no_progress_bars
 
 
 def load_writer(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
-    """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer."""
+    """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer.
+
+    It computes in `decode_dtype` of that device.
+    """
     architecture = architecture_of(folder)
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
         raise ConfigError(
@@ -23,14 +26,22 @@ def load_writer(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, An
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no CUDA device", hint="use --device cpu")
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     try:
         with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=decode_dtype(target), local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return model.to(place).eval(), tokenizer
+    return model.to(target).eval(), tokenizer
+
+
+def decode_dtype(device: torch.device) -> torch.dtype | str:
+    """What weights, activations and keys are decoded in: bfloat16 on CUDA, elsewhere what they were saved in.
+
+    Recurrent memories and the angles of rotations are float32 on both.
+    """
+    return torch.bfloat16 if device.type == "cuda" else "auto"
 
 
 def architecture_of(folder: Path) -> str:

@@ -1,23 +1,45 @@
-"""Write text with a causal model, piece by piece, on its own decode state."""
+"""Write text with a causal model, piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation.streamers import BaseStreamer
 
 from transnormer.errors import ConfigError
-from transnormer.generate.decode_text import IncrementalDecoder
-from transnormer.generate.temperature import check_temperature
+from transnormer.generate.decoder import Decoder, has_fixed_state
+from transnormer.generate.detokenize import IncrementalDetokenizer
+from transnormer.generate.sampling import Sampling
+
+
+@dataclass
+class Pace:
+    """How many tokens were written, and when."""
+
+    started: float
+    tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    def count(self) -> None:
+        """One more token is there."""
+        self.last = time.perf_counter()
+        self.first = self.first or self.last
+        self.tokens += 1
+
+    def __str__(self) -> str:
+        if not self.tokens:
+            return "0 tokens"
+        text = f"{self.tokens:,} tokens, the first after {self.first - self.started:.2f} s"
+        if self.tokens == 1:
+            return text
+        return f"{text}, then {(self.tokens - 1) / (self.last - self.first):,.0f} tokens/s"
 
 
 def stream_text(
@@ -25,68 +47,97 @@ def stream_text(
     tokenizer: Any,
     prompt: str,
     max_new_tokens: int,
+    show: Callable[[str], object],
     *,
-    do_sample: bool = True,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    sampling: Sampling | None = None,
     seed: int | None = None,
     stop_at_eos: bool = True,
-) -> Iterator[str]:
-    """The continuation of `prompt`, piece by piece; the same seed gives the same text on the same machine.
+    compiled: bool = False,
+) -> Pace:
+    """Continue `prompt` and `show` each piece of text as it is completed; what was shown never changes.
 
-    Options are checked at once, not when the first piece is asked for.
+    Without a `sampling` decoding is greedy. A `seed` sets torch's global generator, and repeats the text on the same
+    machine. A model whose state has a constant size runs on the `Decoder`, any other on Hugging Face's generate.
     """
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-    prompt_ids = encode_prompt(tokenizer, prompt)
     if seed is not None and not 0 <= seed < 2**64:
         raise ConfigError(f"seed {seed} is outside 0 .. 2^64 - 1", "set a seed such as 0")
-    warpers = _warpers(temperature, top_k, top_p)
-    tokens = stream_tokens(
-        model, prompt_ids, max_new_tokens, warpers if do_sample else None, seed=seed, stop_at_eos=stop_at_eos
+    prompt_ids = encode_prompt(tokenizer, prompt)
+    writer = _Writer(IncrementalDetokenizer(tokenizer, prompt_ids), _end_ids(model) if stop_at_eos else set(), show)
+    ids = torch.tensor([prompt_ids], device=model.device)
+    if has_fixed_state(model):
+        _with_decoder(model, ids, max_new_tokens, writer, sampling, seed, compiled)
+    else:
+        _with_hugging_face(model, ids, max_new_tokens, writer, sampling, seed)
+    writer.flush()
+    return writer.pace
+
+
+class _Writer(BaseStreamer):
+    """Takes tokens one by one and shows text; nothing behind an end of sequence is shown."""
+
+    def __init__(self, detokenizer: IncrementalDetokenizer, ends: set[int], show: Callable[[str], object]) -> None:
+        self.detokenizer, self.ends, self.show = detokenizer, ends, show
+        self.pace = Pace(time.perf_counter())
+
+    def push(self, token: int) -> bool:
+        """Show what this token completes; False: it ends the sequence."""
+        if token in self.ends:
+            return False
+        self.pace.count()
+        if piece := self.detokenizer.push(token):
+            self.show(piece)
+        return True
+
+    def flush(self) -> None:
+        if piece := self.detokenizer.flush():
+            self.show(piece)
+
+    def put(self, value: Tensor) -> None:
+        """What transformers' generate calls: with the prompt [1, T], then with each token [1]."""
+        if value.dim() == 1:
+            self.push(int(value))
+
+    def end(self) -> None:
+        """What transformers' generate calls at the end."""
+
+
+def _with_decoder(
+    model: Any, ids: Tensor, count: int, writer: _Writer, sampling: Sampling | None, seed: int | None, compiled: bool
+) -> None:
+    decoder = Decoder(model, sampling=sampling, compiled=compiled)
+    decoder.prefill(ids)
+    _set_seed(seed)  # only now: to record a graph is to run it, which draws numbers
+    for token in decoder.stream(count):
+        if not writer.push(int(token)):
+            break
+
+
+def _with_hugging_face(
+    model: Any, ids: Tensor, count: int, writer: _Writer, sampling: Sampling | None, seed: int | None
+) -> None:
+    # An option that is not named here would be the model's own generation_config's, top_k even transformers' 50.
+    options: dict[str, Any] = {"do_sample": False}
+    if sampling is not None:
+        chosen = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+        options = {"do_sample": True, **chosen}
+    ends = sorted(writer.ends)
+    _set_seed(seed)
+    model.eval().generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=count,
+        eos_token_id=ends or None,
+        pad_token_id=ends[0] if ends else 0,  # of no use to a single sequence, but asked for
+        streamer=writer,
+        **options,
     )
-    return _pieces(tokens, IncrementalDecoder(tokenizer, prompt_ids))
 
 
-def _pieces(tokens: Iterator[int], decoder: IncrementalDecoder) -> Iterator[str]:
-    for token in tokens:
-        if piece := decoder.push(token):
-            yield piece
-    if piece := decoder.flush():
-        yield piece
-
-
-def stream_tokens(
-    model: PreTrainedModel,
-    prompt_ids: list[int],
-    max_new_tokens: int,
-    warpers: LogitsProcessorList | None,
-    *,
-    seed: int | None,
-    stop_at_eos: bool,
-) -> Iterator[int]:
-    """Yields ids one by one: the prompt is read in one forward pass, then each token costs one step on the state.
-
-    `warpers` shape the distribution that is sampled from; None takes the likeliest token.
-    """
-    device = model.device
-    generator = torch.Generator(device=device)
-    generator.seed() if seed is None else generator.manual_seed(seed)
-    ends = _end_ids(model) if stop_at_eos else set()
-    history = torch.tensor([prompt_ids], device=device)
-    step_input, state = history, None
-    model.eval()
-    for _ in range(max_new_tokens):
-        # Not around the yield: a generator that is left alone must not leave its caller in inference mode.
-        with torch.inference_mode():
-            output = model(input_ids=step_input, past_key_values=state, use_cache=True)
-            step_input = _choose(output.logits[:, -1].float(), history, warpers, generator)
-            state = output.past_key_values
-        token = int(step_input)
-        if token in ends:
-            return
-        yield token
+def _set_seed(seed: int | None) -> None:
+    if seed is not None:
+        torch.manual_seed(seed)
 
 
 def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
@@ -101,30 +152,6 @@ def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
     if start is None:
         raise ConfigError("the prompt is empty and the tokenizer has no token to begin with", 'use --prompt "..."')
     return [start]
-
-
-def _warpers(temperature: float, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
-    check_temperature(temperature, "for the likeliest text use --greedy")
-    if top_k is not None and top_k < 1:
-        raise ConfigError(f"top_k must be at least 1, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ConfigError(f"top_p must be above 0 and at most 1, got {top_p}")
-    warpers = LogitsProcessorList()
-    if temperature != 1.0:
-        warpers.append(TemperatureLogitsWarper(float(temperature)))
-    if top_k is not None:
-        warpers.append(TopKLogitsWarper(top_k))
-    if top_p is not None:
-        warpers.append(TopPLogitsWarper(float(top_p)))
-    return warpers
-
-
-def _choose(logits: Tensor, history: Tensor, warpers: LogitsProcessorList | None, generator: torch.Generator) -> Tensor:
-    """The next id [1, 1] from logits [1, V]."""
-    if warpers is None:
-        return logits.argmax(dim=-1, keepdim=True)
-    probabilities = warpers(history, logits).softmax(dim=-1)
-    return torch.multinomial(probabilities, num_samples=1, generator=generator)
 
 
 def _end_ids(model: PreTrainedModel) -> set[int]:

@@ -11,7 +11,7 @@ same for all keys cancels in the quotient but for ε, and its choice decides whe
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,12 +34,14 @@ _UNDONE = 64
 
 def orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None = None) -> Tensor:
     """Rows that are each N(0, I), orthogonal within blocks of `columns` rows: [rows, columns]."""
+    # Whatever dtype a model is loaded in: LAPACK knows no half precision.
+    drawn: dict[str, Any] = {"generator": generator, "device": "cpu", "dtype": torch.float32}
     blocks = []
     for _ in range(-(-rows // columns)):
-        basis, triangle = torch.linalg.qr(torch.randn(columns, columns, generator=generator, device="cpu"))
+        basis, triangle = torch.linalg.qr(torch.randn(columns, columns, **drawn))
         # LAPACK's signs are not random; with those of R's diagonal the basis is uniform over all rotations.
         blocks.append((basis * triangle.diagonal().sign()).T)
-    norms = torch.randn(rows, columns, generator=generator, device="cpu").norm(dim=1, keepdim=True)
+    norms = torch.randn(rows, columns, **drawn).norm(dim=1, keepdim=True)
     return torch.cat(blocks)[:rows] * norms
 
 

@@ -34,6 +34,8 @@ class TransNormerPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("Layer",)
     _skip_keys_device_placement = ("past_key_values",)
+    # Positions multiply the angles of rotations: in bfloat16 they would be off by radians after some hundred tokens.
+    _keep_in_fp32_modules_strict = ("rotation",)
     # A recurrent state cannot be rolled back, so transformers must not offer assisted generation.
     _is_stateful = True
 

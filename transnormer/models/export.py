@@ -29,7 +29,7 @@ _HINT = "make room, or choose another --out"
 def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, Any]:
     """Copy the model and tokenizer of `source` to `out` in `dtype`; returns what was written and checked.
 
-    The copy is loaded with its Auto class and must give the logits of the original, cast to `dtype`, bit for bit.
+    The copy is loaded with its Auto class and must give the logits of the original, loaded in `dtype`, bit for bit.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")

@@ -9,7 +9,7 @@ from typing import Any
 _REPLACEMENT = "\ufffd"
 
 
-class IncrementalDecoder:
+class IncrementalDetokenizer:
     """Turns a stream of ids into a stream of text whose concatenation is the decoded whole.
 
     A tokenizer writes a token by what stands before it (the space between two words, the bytes of one character), so

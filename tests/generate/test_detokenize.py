@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transnormer.data.tokenizers import byte_tokenizer, train_bpe, word_tokenizer
-from transnormer.generate.decode_text import IncrementalDecoder
+from transnormer.generate.detokenize import IncrementalDetokenizer
 
 BYTES = byte_tokenizer()
 BPE = train_bpe(["naïve café 漢字かな 🙂🙃 the cat sat on the mat " * 20], vocab_size=300)
@@ -17,7 +17,7 @@ WORDS = word_tokenizer(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "the", "cat",
 
 
 def stream(tokenizer: Any, ids: list[int], context: list[int] | None = None) -> list[str]:
-    decoder = IncrementalDecoder(tokenizer, context or [])
+    decoder = IncrementalDetokenizer(tokenizer, context or [])
     return [*(decoder.push(token) for token in ids), decoder.flush()]
 
 
