@@ -2,6 +2,9 @@
 
 python job_server.py SOCKET
 
+A run whose folder is named in HOLD waits after step HELD_STEP until it is told to stop, so that it cannot be finished
+before a test has disturbed it.
+
 Runners start their jobs as processes of their own, and importing torch and transformers takes seconds for each; a fork
 of a process that has them takes milliseconds. `job_client.py` stands in for `python -m transnormer`.
 """
@@ -13,16 +16,35 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 import transnormer.models.heads
+import transnormer.tasks.causal_lm
 import transnormer.tasks.lra
 import transnormer.train.loop  # noqa: F401 (imported for the forks)
 from transnormer.cli.app import main as command
 from transnormer.experiments import job, runner  # noqa: F401
+from transnormer.journal import Journal
+
+HELD_STEP = 5
+
+
+def hold_runs() -> None:
+    append = Journal.append
+
+    def held(self: Journal, line: dict[str, Any]) -> None:
+        append(self, line)
+        is_step = (line["kind"], line.get("step")) == ("train", HELD_STEP)
+        if is_step and self.path.parent.name in os.environ.get("HOLD", "").split(","):
+            handler: Any = signal.getsignal(signal.SIGTERM)
+            while not handler.__self__.received:
+                time.sleep(0.01)
+
+    Journal.append = held
 
 
 def serve(path: str) -> None:
@@ -86,5 +108,6 @@ def run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    hold_runs()
     job.PROGRAM = (sys.executable, "-I", str(Path(__file__).with_name("job_client.py")), sys.argv[1])
     serve(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,14 @@ TINY = [
     "train.log_every=1",
     "train.device=cpu",
 ]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """However busy the machine is."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,11 +58,16 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setattr(mps, "PROBE", (sys.executable, "-I", "-c", "pass"))
     monkeypatch.setattr(mps, "_LONGEST_FOLDER", 1000)
-    monkeypatch.setattr(mps, "_TIMEOUT", 5.0)
     yield_ = Fake(folder)
     yield yield_
     if (folder / "sleeper").exists():
         os.kill(int((folder / "sleeper").read_text()), 9)
+
+
+def where_the_probe_hangs(command: Any, run: Any = subprocess.run, **options: Any) -> Any:
+    if command == mps.PROBE:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+    return run(command, **options)
 
 
 def test_a_daemon_for_the_time_of_the_block(fake: Fake, tmp_path: Path) -> None:
@@ -115,8 +122,7 @@ def test_where_it_does_not_work_one_line_says_so(
     if fault == "client":
         monkeypatch.setattr(mps, "PROBE", (sys.executable, "-I", "-c", "raise SystemExit(1)"))
     if fault == "hang":
-        monkeypatch.setattr(mps, "PROBE", (sys.executable, "-I", "-c", "import time; time.sleep(9)"))
-        monkeypatch.setattr(mps, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(mps.subprocess, "run", where_the_probe_hangs)
     if fault == "path":
         monkeypatch.setattr(mps, "_LONGEST_FOLDER", 10)
     with mps.shared_gpu(tmp_path, fake.said.append) as environment:

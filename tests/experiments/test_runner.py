@@ -7,13 +7,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduce_case import TINY, ReproduceCase
+from reproduce_case import TINY, ReproduceCase, wait_until
 from tiny_run import journal_lines, losses
 
 from transnormer.config.load import dump_config
@@ -25,7 +24,7 @@ from transnormer.experiments.paper.lra import LongRangeArena
 from transnormer.experiments.worker_pool import WorkerPool
 from transnormer.train.run_folder import RunFolder
 
-LONG = ("train.steps=200", "train.eval_every=100", "train.save_every=1000")
+LONG = ("train.steps=12", "train.eval_every=6", "train.save_every=1000")
 
 
 def planned(case: ReproduceCase, methods: Sequence[str], *overrides: str) -> list[Job]:
@@ -44,13 +43,6 @@ def accuracy(case: ReproduceCase, name: str) -> float:
 def logged(case: ReproduceCase, name: str) -> int:
     path = case.runs / name / "journal.jsonl"
     return path.read_bytes().count(b"\n") if path.is_file() else 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def signal_when(condition: Callable[[], bool], number: int = signal.SIGTERM) -> threading.Thread:
@@ -116,8 +108,9 @@ def test_two_methods_on_two_tasks(case: ReproduceCase) -> None:
     assert not any(case.runs.glob("text-*"))
 
 
-def test_a_signal_saves_all_and_the_same_command_goes_on(case: ReproduceCase) -> None:
+def test_a_signal_saves_all_and_the_same_command_goes_on(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--jobs", "2", *LONG)
+    monkeypatch.setenv("HOLD", "text-t2-42,text-vanilla-42")
     started = signal_when(lambda: min(logged(case, "text-t2-42"), logged(case, "text-vanilla-42")) >= 5)
     assert case.run(*options) == 75, case.err
     started.join()
@@ -133,8 +126,8 @@ def test_a_signal_saves_all_and_the_same_command_goes_on(case: ReproduceCase) ->
     assert "text-t2-42: resumed" in case.out
     for name, step in stopped_at.items():
         assert [line["step"] for line in journal_lines(case.runs / name, "resumed")] == [step]
-        assert [step for step, _ in losses(case.runs / name)] == list(range(1, 201))
-        assert record(case, name)["steps"] == 200
+        assert [step for step, _ in losses(case.runs / name)] == list(range(1, 13))
+        assert record(case, name)["steps"] == 12
         assert record(case, name)["resumed_after"] == step
 
 
@@ -165,14 +158,16 @@ def test_two_signals_end_all_at_once(case: ReproduceCase, tmp_path: Path, monkey
     assert log.read_text() == "ready\ntold 1\ntold 2\n"
 
 
-def test_a_killed_runner_takes_its_jobs_with_it_and_is_taken_up_again(case: ReproduceCase) -> None:
+def test_a_killed_runner_takes_its_jobs_with_it_and_is_taken_up_again(
+    case: ReproduceCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ended by SIGKILL once one job is finished and another has begun."""
     options = ("--seeds", "1", "--jobs", "1", *LONG)
+    monkeypatch.setenv("HOLD", "text-vanilla-1")
     command = case.start(*options)
-    wait_until(lambda: logged(case, "text-t2-1") >= 5)
+    wait_until(lambda: (case.results / "text-t2-1.json").is_file() and logged(case, "text-vanilla-1") >= 5)
     assert case.run(*options) == 2, "two at once in the same folder"
     assert f"runs is being written by process {command.pid}" in case.err
-    wait_until(lambda: (case.results / "text-t2-1.json").is_file() and logged(case, "text-vanilla-1") >= 5)
     finished = (case.results / "text-t2-1.json").read_bytes()
     os.kill(command.pid, signal.SIGKILL)
     assert command.wait() == -signal.SIGKILL
@@ -182,7 +177,7 @@ def test_a_killed_runner_takes_its_jobs_with_it_and_is_taken_up_again(case: Repr
     assert "text-vanilla-1: resumed" in case.out
     assert (case.results / "text-t2-1.json").read_bytes() == finished
     assert len(list(case.results.glob("*.json"))) == 2
-    assert losses(case.runs / "text-vanilla-1")[-1][0] == 200
+    assert losses(case.runs / "text-vanilla-1")[-1][0] == 12
     assert journal_lines(case.runs / "text-vanilla-1", "resumed")[0]["step"] >= 4
 
 
