@@ -5,11 +5,21 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from transnormer.config.lra import LRASection
+from transnormer.config.model_fields import Rule, field_rules, field_types
 from transnormer.config.renamed import RENAMED, task_family
 from transnormer.config.section import Section, TaskSection
 from transnormer.errors import ConfigError
@@ -20,51 +30,38 @@ BUILT_TOKENIZERS, TOKENIZERS_FROM_FOLDER = ("byte", "bpe", "word"), ("gpt2", "ro
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ModelSection(Section):
+class _ModelSection(Section):
     """The model: a preset by name and, field by field, what differs from it (null keeps the preset's value)."""
 
     preset: str = Field(default="t2-tiny", description="'<method>-<size>', see `transnormer list presets`")
-    hidden_size: int | None = Field(default=None, gt=0, description="model width")
-    num_hidden_layers: int | None = Field(default=None, gt=0, description="number of layers")
-    num_attention_heads: int | None = Field(default=None, gt=0, description="number of heads; must divide hidden_size")
-    intermediate_size: int | None = Field(default=None, gt=0, description="inner width of the GLU or FFN")
-    feed_forward: Literal["glu", "ffn"] | None = Field(default=None, description="GLU (the paper's) or a two-layer FFN")
-    hidden_act: Literal["silu", "relu", "gelu"] | None = Field(default=None, description="activation of the GLU or FFN")
-    mixers: list[str] | None = Field(
-        default=None, description="one mixer name per layer, e.g. [diag, diag, norm, norm]"
-    )
-    mixer_options: dict[str, dict[str, JsonValue]] | None = Field(
-        default=None, description="options by mixer name, e.g. {diag: {block_size: 128}}"
-    )
-    norm: Literal["rms", "layer", "batch", "scale"] | None = Field(
-        default=None, description="norm of the sublayers; the one inside NormAttention is mixer_options.norm.xnorm"
-    )
-    embedding: Literal["table", "number"] | None = Field(
-        default=None, description="of ids: a table, or a linear map of the id as a number (pixels)"
-    )
-    scale_embedding: bool | None = Field(default=None, description="multiply token embeddings by sqrt(hidden_size)")
-    position: Literal["none", "rope", "lrpe"] | None = Field(
-        default=None, description="rotation inside attention; 'none' is the paper-literal form"
-    )
-    position_embedding: Literal["none", "sinusoidal", "learned"] | None = Field(
-        default=None, description="absolute positions added to the token embedding"
-    )
-    max_position_embeddings: int | None = Field(
-        default=None, gt=0, description="longest input a learned table can take"
-    )
-    pooling: Literal["mean", "padded_mean", "first", "last"] | None = Field(
-        default=None, description="how a classifier makes one vector of all tokens"
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="on embeddings and sublayer outputs"
-    )
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="on attention weights"
-    )
 
     def changes(self) -> dict[str, Any]:
         """The fields that differ from the preset."""
         return self.model_dump(exclude={"preset"}, exclude_none=True)
+
+
+def _model_key(name: str, rule: Rule) -> tuple[Any, FieldInfo]:
+    """The type and constraints of the key for a field of a model."""
+    kind: Any = Literal[rule.choices] if rule.choices else field_types()[name]
+    if name == "mixer_options":  # what only a mixer can check is at least what a file can hold
+        kind = dict[str, dict[str, JsonValue]]
+    bounds: dict[str, Any] = {"gt": 0} if rule.is_count else {"ge": 0, "lt": 1} if rule.is_probability else {}
+    return kind | None, Field(default=None, description=rule.meaning, **bounds)
+
+
+if TYPE_CHECKING:
+
+    class ModelSection(_ModelSection):
+        """With a key for every field of a model."""
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    ModelSection = create_model(
+        "ModelSection",
+        __base__=_ModelSection,
+        __doc__=_ModelSection.__doc__,
+        **{name: _model_key(name, rule) for name, rule in field_rules().items() if rule.meaning},
+    )
 
 
 class DataSection(Section):

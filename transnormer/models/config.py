@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from transnormer.config.model_fields import ModelFields, field_rules, field_types
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.components.positions import ROTATIONS
 from transnormer.mixers.registry import (
     build_mixer,
     check_options,
@@ -23,80 +22,13 @@ from transnormer.mixers.registry import (
     mixer_options,
 )
 
-_CHOICES = {
-    "feed_forward": ("glu", "ffn"),
-    "hidden_act": ("silu", "relu", "gelu"),
-    "norm": ("rms", "layer", "batch", "scale"),
-    "final_norm": ("rms", "layer", "batch", "scale", "none"),
-    "embedding": ("table", "number"),
-    "position": ROTATIONS,
-    "position_embedding": ("none", "sinusoidal", "learned"),
-    "init_scheme": ("xavier", "normal"),
-    "pooling": ("mean", "padded_mean", "first", "last"),
-    "classifier_act": ("relu", "tanh"),
-}
-_COUNTS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "classifier_hidden_size",
-    "num_labels",
-)
-
 
 @strict
-class TransNormerConfig(PreTrainedConfig):
+class TransNormerConfig(ModelFields, PreTrainedConfig):
     """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`."""
 
     model_type = "transnormer"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the Trainer adds a list to it
-
-    vocab_size: int = 259
-    hidden_size: int = 512
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 8
-    causal: bool = True
-    mixers: list[str] | None = None
-    mixer_options: dict[str, dict[str, Any]] | None = None
-    # Inner width of the feed-forward layer; unset: int(8d/3) for the GLU, 4d for the FFN.
-    intermediate_size: int | None = None
-    feed_forward: str = "glu"
-    hidden_act: str = "silu"
-    # Rotation of queries and keys inside attention. "none" is the paper-literal form, "lrpe" what the authors ran.
-    position: str = "lrpe"
-    # Absolute positions added to the token embedding.
-    position_embedding: str = "sinusoidal"
-    max_position_embeddings: int = 512
-    # Norm of the sublayers: RMSNorm without parameters, LayerNorm, BatchNorm (not for causal models), or ScaleNorm, an
-    # RMSNorm with one gain for all.
-    norm: str = "rms"
-    norm_first: bool = True
-    # Norm after the last layer; unset: as `norm` before pre-norm's output, none after post-norm's own.
-    final_norm: str | None = None
-    # A LayerNorm right after the embedding, as RoBERTa has it.
-    norm_embedding: bool = False
-    # A `table` with a row for every id, or one linear map of the id as a `number` from 0 to vocab_size - 1: for pixels.
-    embedding: str = "table"
-    scale_embedding: bool = True
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    init_scheme: str = "xavier"
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = True
-    # A bias of the causal head; the masked one has one always, as RoBERTa's.
-    lm_head_bias: bool = False
-    use_cache: bool = True
-    # Classification heads: how tokens become one vector, and the hidden layer of the classifier. `padded_mean` divides
-    # the sum over real tokens by max_position_embeddings, as Skyformer's code does.
-    pooling: str = "mean"
-    classifier_hidden_size: int | None = None
-    classifier_act: str = "relu"
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, value in vars(self).items():
@@ -117,14 +49,15 @@ class TransNormerConfig(PreTrainedConfig):
         self._check()
 
     def _check(self) -> None:
-        for field, choices in _CHOICES.items():
-            if (value := getattr(self, field)) not in choices:
-                raise ConfigError(f"{field}: unknown value '{value}'", did_you_mean(str(value), choices))
-        for field in _COUNTS:
+        for field, rule in field_rules().items():
+            value = getattr(self, field)
+            if rule.choices and value not in rule.choices:
+                raise ConfigError(f"{field}: unknown value '{value}'", did_you_mean(str(value), rule.choices))
+            if rule.is_probability:
+                check_probability(field, value)
+        for field in (*(name for name, rule in field_rules().items() if rule.is_count), "num_labels"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"{field} must be at least 1, got {getattr(self, field)}")
-        for field in ("dropout", "attention_dropout"):
-            check_probability(field, getattr(self, field))
         if not 0 <= self.initializer_range < math.inf:
             raise ConfigError(f"initializer_range must be a finite number from 0 on, got {self.initializer_range}")
         if self.hidden_size % self.num_attention_heads:
@@ -198,10 +131,9 @@ def plain(value: Any) -> Any:
 
 def check_types(fields: Mapping[str, Any]) -> None:
     """Raise for a field of a model whose value is not of its type."""
-    wanted = inspect.get_annotations(TransNormerConfig, eval_str=True)
     for name, value in fields.items():
-        if name in wanted:
-            check_type(name, value, wanted[name])
+        if name in field_types():
+            check_type(name, value, field_types()[name])
 
 
 def diag_then_norm(num_layers: int) -> list[str]:
