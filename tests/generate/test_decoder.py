@@ -24,7 +24,7 @@ def model_of(method: str, **overrides: Any) -> tn.TransNormerForCausalLM:
     model = tn.TransNormerForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(2)  # livelier than a fresh model, which repeats itself: the text must depend on the state
+            parameter.mul_(2)  # a fresh model repeats itself: its tokens must depend on the state
     return model
 
 
@@ -119,7 +119,7 @@ def test_state_bytes_are_those_of_one_sequence() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_in_half_precision_decodes(method: str) -> None:
-    """Rounding may part two texts; the first tokens it leaves alone."""
+    """Rounding may part two sequences; the first tokens it leaves alone."""
     model, ids = model_of(method).to(torch.bfloat16), prompt(2, 70)
     assert torch.equal(decoded(model, ids, 1), generated(model, ids, 1))
 
@@ -279,7 +279,7 @@ def test_greedy_equals_generate_in_half_precision(method: str, batch: int) -> No
     chosen = logits.gather(-1, tokens[..., None])[..., 0]
     gap = (logits.amax(dim=-1) - chosen) / logits.std(dim=-1)
     # Activations were rounded: where all scores of a ReLU but a few are zero, rounding alone makes a gap of 1 once in
-    # some thousand tokens, in the parallel forward as well. A wrong text or a wrong step has gaps of 2 all along.
+    # some thousand tokens, in the parallel forward as well. A wrong sequence or a wrong step has gaps of 2 all along.
     assert gap.mean(dim=1).max() < 0.1
     assert batch == 1 or gap.mean(dim=0).max() < 0.5
 

@@ -1,4 +1,4 @@
-"""Streamed text is the decoded whole, whatever the tokenizer and wherever characters are cut."""
+"""Streamed text is that of all ids decoded together, whatever the tokenizer and wherever characters are cut."""
 
 from __future__ import annotations
 

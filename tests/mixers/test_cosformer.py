@@ -30,7 +30,7 @@ def tokens(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def all_pairs(mixer, x, causal: bool, m: int, first: int = 0):
-    """Row-normalised relu(q_i)·relu(k_j) cos(π(i - j)/2M), one text."""
+    """Row-normalised relu(q_i)·relu(k_j) cos(π(i - j)/2M), one sequence."""
     q, k, v = (t.transpose(1, 2) for t in mixer.project(x))
     i = torch.arange(first, first + x.shape[1], dtype=torch.float64)
     weights = (q.relu() @ k.relu().mT) * torch.cos(math.pi * (i[:, None] - i[None, :]) / (2 * m))
@@ -111,7 +111,7 @@ def test_bad_horizon_is_an_error_when_built():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("size", [1, 10])
 def test_float16_does_not_leave_its_range(causal, size):
-    """Sums over a text and exponentials do, so they are kept in float32."""
+    """Sums over a sequence and exponentials do, so they are kept in float32."""
     mixer = cosformer(causal=causal, max_length=1024).float()
     x = (tokens(1, 1000, HIDDEN).float() * size).requires_grad_()
     (exact,) = torch.autograd.grad(mixer(x).sum(), x)

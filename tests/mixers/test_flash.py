@@ -1,6 +1,6 @@
 """FLASH against `flash_pytorch.FLASH`, an implementation we did not write.
 
-Covered: both parts of mixed chunk attention, causal and bidirectional, rotations over the whole text, key padding,
+Covered: both terms of mixed chunk attention, causal and bidirectional, rotations over the whole sequence, key padding,
 lengths that are no multiple of the chunk, in float64, with the gradient to the input. Bridged: the T5 bias as in
 test_flash_quad.py; FLASH divides the bidirectional linear part by the length, we (as the runs in the paper) by the
 chunk, so its queries are scaled. Rotations agree to float32, in which both keep their angles. Decoding is not in the

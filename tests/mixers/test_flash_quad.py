@@ -77,16 +77,18 @@ def test_equals_flash_pytorchs_gau(causal, padded):
 def test_beyond_the_table_the_bias_is_a_product_of_rotated_vectors():
     torch.manual_seed(0)
     bias = DistanceBias(max_length=6, size=SIZE).double()
-    square = bias.square(20, torch.device("cpu"))
+    pairwise = bias.pairwise(20, torch.device("cpu"))
     # A pair of features is a complex number, RoPE a multiplication by exp(iθ·position).
     a, b = (torch.view_as_complex(p.detach().view(-1, 2)) for p in (bias.far_query, bias.far_key))
-    rates = 10_000.0 ** (-torch.arange(0, SIZE, 2, dtype=torch.float64) / SIZE)
+    inverse_frequencies = 10_000.0 ** (-torch.arange(0, SIZE, 2, dtype=torch.float64) / SIZE)
     for i, j in ((0, 0), (5, 0), (0, 5), (6, 0), (19, 2), (0, 6), (3, 18)):
         if abs(i - j) < 6:
             expected = bias.table[i - j + 5]
         else:
-            expected = (a * torch.exp(1j * rates * i) * (b * torch.exp(1j * rates * j)).conj()).real.sum()
-        torch.testing.assert_close(square[i, j], expected, atol=1e-7, rtol=0)
+            expected = (
+                a * torch.exp(1j * inverse_frequencies * i) * (b * torch.exp(1j * inverse_frequencies * j)).conj()
+            ).real.sum()
+        torch.testing.assert_close(pairwise[i, j], expected, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -99,8 +101,8 @@ def test_far_beyond_the_table_half_precision_rounds_the_bias_alone(dtype):
     torch.testing.assert_close(rounded, exact.to(dtype), atol=0, rtol=0)
 
 
-def test_the_scale_is_the_maximal_length_not_that_of_the_text():
-    """Else a longer text would change what was said before."""
+def test_the_scale_is_the_maximal_length_not_that_of_the_sequence():
+    """Else a longer sequence would change what was said before."""
     torch.manual_seed(0)
     mixer = build_mixer("flash_quad", hidden_size=WIDTH, num_heads=1, causal=True, max_length=16).double()
     x = torch.randn(1, 40, WIDTH, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Linformer against linformer 0.2.3 (`LinformerSelfAttention`), in float64.
 
 The package shares one projection among the heads and has two, for keys and for values; ours has one per head for both.
-Covered: equal projections, full and short texts, padding (as shorter texts). What differs between heads is compared
-with the formula written out per head.
+Covered: equal projections, full and short sequences, padding (as shorter sequences). What differs between heads is
+compared with the formula written out per head.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def summary(weights_of: Tensor, x: Tensor, rank: int, index: int) -> Tensor:
 
 
 def restated_bidirectional(mixer: nn.Module, x: Tensor, window: int, rank: int) -> Tensor:
-    """One text x [n, WIDTH] without padding."""
+    """One sequence x [n, WIDTH] without padding."""
     length = x.shape[0]
     q, k, v = mixer.q_proj(x), mixer.k_proj(x), mixer.v_proj(x)
     k, v = normed(mixer.window_norm, k), normed(mixer.window_norm, v)
@@ -83,12 +83,12 @@ def restated_causal(mixer: nn.Module, x: Tensor, window: int, chunk: int, rank: 
     for i in range(length):
         heads = []
         for h in range(HEADS):
-            content, place = head(q[i], h) + mixer.content_bias[h], head(q[i], h) + mixer.position_bias[h]
+            content, position = head(q[i], h) + mixer.content_bias[h], head(q[i], h) + mixer.position_bias[h]
             scores, values = [], []
             for j in range(max(i - window + 1, 0), i + 1):
-                scores.append(content @ head(near_k[j], h) + place @ head(near_codes[i - j], h))
+                scores.append(content @ head(near_k[j], h) + position @ head(near_codes[i - j], h))
                 values.append(head(near_v[j], h))
-            before = i // chunk  # whole chunks before the query's own
+            before = i // chunk  # complete chunks before the query's own
             for number in range(before):
                 tokens = slice(number * chunk, (number + 1) * chunk)
                 for r in range(rank):
@@ -195,7 +195,7 @@ def test_bidirectional_equals_the_package_on_normalised_keys():
 @pytest.mark.parametrize(
     ("causal", "options", "message"),
     [
-        (False, {"num_landmarks": 300}, "300 landmarks for texts of at most 256"),
+        (False, {"num_landmarks": 300}, "300 landmarks for sequences of at most 256"),
         (True, {"chunk_rank": 32}, "does not shorten"),
         (True, {"window_size": 0}, "window_size must be at least 1"),
         (True, {"chunk_size": 0}, "chunk_size must be at least 1"),

@@ -75,13 +75,13 @@ def test_it_is_the_package():
             projection.bias.zero_()
         oracle.to_qkv.weight.copy_(torch.cat([p.weight for p in projections]))
         oracle.to_out[0].load_state_dict(mixer.o_proj.state_dict())
-    # The package starts its inverse from the whole batch: one text at a time is the same.
+    # The package starts its inverse from the whole batch: one sequence at a time is the same.
     x = tokens(1, 40, HIDDEN)
     torch.testing.assert_close(mixer(x), oracle(x), atol=1e-12, rtol=0)
 
 
 def one_row(mixer, x):
-    """The method for one text [L, hidden], its segments as lists of tokens."""
+    """The method for one sequence [L, hidden], its segments as lists of tokens."""
     length, size = len(x), mixer.head_dim
     used = min(mixer.num_landmarks, length)
     members = [[j for j in range(length) if j * used // length == segment] for segment in range(used)]

@@ -28,7 +28,7 @@ def heads(x: Tensor) -> Tensor:
     return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)  # [B, H, T, D]
 
 
-def joined(x: Tensor) -> Tensor:
+def merged_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(-2)
 
 
@@ -44,13 +44,13 @@ def dense_diag(part: nn.Module, queries: Tensor, x: Tensor, causal: bool) -> Ten
     """Softmax inside blocks, before the output projection."""
     q, k, v = heads(part.q_proj(queries)), heads(part.k_proj(x)), heads(part.v_proj(x))
     scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible(causal, blocks=True), -torch.inf)
-    return joined(scores.softmax(-1) @ v)
+    return merged_heads(scores.softmax(-1) @ v)
 
 
 def dense_norm(part: nn.Module, queries: Tensor, x: Tensor, causal: bool) -> Tensor:
     """φ(Q)φ(K)ᵀV and RMSNorm, before the output projection."""
     q, k, v = heads(1 + F.elu(part.q_proj(queries))), heads(1 + F.elu(part.k_proj(x))), heads(part.v_proj(x))
-    out = joined((q @ k.mT * visible(causal, blocks=False)) @ v)
+    out = merged_heads((q @ k.mT * visible(causal, blocks=False)) @ v)
     return out / (out.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 

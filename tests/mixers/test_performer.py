@@ -198,7 +198,7 @@ def test_bad_options_are_errors_when_built(options, message):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("size", [1, 10])
 def test_float16_does_not_leave_its_range(causal, size):
-    """Sums over a text and exponentials do, so they are kept in float32."""
+    """Sums over a sequence and exponentials do, so they are kept in float32."""
     mixer = performer(causal=causal).float()
     x = (tokens(1, 1000, HIDDEN).float() * size).requires_grad_()
     (exact,) = torch.autograd.grad(mixer(x).sum(), x)

@@ -203,7 +203,7 @@ def test_layout_holds_each_token_once_and_grows_only_at_its_end(chunk_size, num_
     buckets[0, 1, :, :num_buckets] = torch.arange(num_buckets)[:length]
     layout = chunks_by_bucket(buckets, num_buckets, chunk_size)
     part = chunks_by_bucket(buckets[..., :prefix], num_buckets, chunk_size)
-    assert torch.equal(layout.place[..., :prefix], part.place)
+    assert torch.equal(layout.index[..., :prefix], part.index)
     empty = layout.tokens.shape[3] - 1
     # No more slots than the tokens fill in the worst case: linear in the length.
     assert layout.tokens.shape[3] <= min(num_buckets, length) + length // chunk_size + 1

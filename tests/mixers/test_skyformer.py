@@ -31,14 +31,14 @@ def kernel(x, y):
 
 
 def sampled(mixer, length: int) -> list[list[int]]:
-    """The positions of the queries and keys that represent a text of `length`."""
+    """The positions of the queries and keys that represent a sequence of `length`."""
     positions, exists = mixer.sample(torch.tensor([length]), length)
     assert exists.all()
     return [chosen[0].tolist() for chosen in positions]
 
 
 def exact(mixer, x, queries: list[int], keys: list[int]):
-    """The method for one text [L, hidden] from its sampled positions, inverted exactly."""
+    """The method for one sequence [L, hidden] from its sampled positions, inverted exactly."""
     q, k, v = (t[0].transpose(0, 1) for t in mixer.project(x[None]))
     q, k = q / mixer.head_dim**0.25, k / mixer.head_dim**0.25
     landmarks = torch.cat([q[:, queries], k[:, keys]], dim=1)
@@ -63,7 +63,7 @@ def test_padding_does_not_change_a_row_shorter_than_its_landmarks():
     torch.testing.assert_close(mixer(x, mask)[1:, :30], mixer(x[1:, :30]), atol=1e-11, rtol=0)
 
 
-def test_one_token_is_drawn_from_each_segment_of_the_text():
+def test_one_token_is_drawn_from_each_segment_of_the_sequence():
     mixer = skyformer(num_features=64).train()
     for length in (20, 32, 33, 63, 64, 100, 256):
         used = min(32, length)

@@ -1,4 +1,4 @@
-"""Vanilla attention of padded batches: each text as if it were alone, and nothing as large as the scores."""
+"""Vanilla attention of padded batches: each sequence as if it were alone, and nothing as large as the scores."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_the_state_does_not_keep_the_prompt_alive(mixer):
     model, sizes = layers_of(mixer), []
     for length in (100, 1000):
         cache = tn.DecodeCache(model.config)
-        model(text(1, length), past_key_values=cache)
+        model(random_ids(1, length), past_key_values=cache)
         held = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in held))
     assert sizes[0] == sizes[1] > 0
@@ -200,14 +200,14 @@ def layers_of(mixer: str) -> tn.TransNormerForCausalLM:
     return tn.TransNormerForCausalLM(config).double().eval()
 
 
-def text(batch: int, length: int) -> torch.Tensor:
+def random_ids(batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, 50, (batch, length), generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("mixer", KEEPERS + FORGETTERS)
 @torch.no_grad()
 def test_chosen_rows_continue_as_they_would_have(mixer):
-    model, ids, mask = layers_of(mixer), text(3, 80), torch.ones(3, 80, dtype=torch.long)
+    model, ids, mask = layers_of(mixer), random_ids(3, 80), torch.ones(3, 80, dtype=torch.long)
     mask[1, :20] = 0
     cache, rows = tn.DecodeCache(model.config), torch.tensor([2, 1])
     model(ids[:, :70], attention_mask=mask[:, :70], past_key_values=cache)
@@ -220,11 +220,11 @@ def test_chosen_rows_continue_as_they_would_have(mixer):
 @pytest.mark.parametrize("mixer", KEEPERS + FORGETTERS)
 @torch.no_grad()
 def test_repeated_rows_continue_each_for_itself(mixer):
-    model, ids = layers_of(mixer), text(2, 70)
+    model, ids = layers_of(mixer), random_ids(2, 70)
     cache = tn.DecodeCache(model.config)
     model(ids, past_key_values=cache)
     cache.batch_repeat_interleave(2)
-    longer = torch.cat([ids.repeat_interleave(2, dim=0), text(4, 5)], dim=1)
+    longer = torch.cat([ids.repeat_interleave(2, dim=0), random_ids(4, 5)], dim=1)
     repeated = model(longer[:, 70:], past_key_values=cache).logits
     torch.testing.assert_close(repeated, model(longer).logits[:, 70:], atol=1e-10, rtol=0)
 
@@ -232,10 +232,10 @@ def test_repeated_rows_continue_each_for_itself(mixer):
 @pytest.mark.parametrize(("mixer", "length"), [*((mixer, 70) for mixer in KEEPERS), ("diag", 20)])
 @torch.no_grad()
 def test_tokens_that_were_cropped_were_never_read(mixer, length):
-    model, ids = layers_of(mixer), text(2, length + 20)
+    model, ids = layers_of(mixer), random_ids(2, length + 20)
     cache = tn.DecodeCache(model.config)
     model(ids[:, :length], past_key_values=cache)
-    model(text(2, 3), past_key_values=cache)
+    model(random_ids(2, 3), past_key_values=cache)
     cache.crop(-3)
     assert cache.get_seq_length() == length
     again = model(ids[:, length:], past_key_values=cache).logits
@@ -250,7 +250,7 @@ def test_tokens_that_were_cropped_were_never_read(mixer, length):
 @pytest.mark.parametrize("mixer", FORGETTERS)
 @torch.no_grad()
 def test_a_state_that_cannot_be_rolled_back_says_so_and_stays(mixer):
-    model, ids = layers_of(mixer), text(2, 75)
+    model, ids = layers_of(mixer), random_ids(2, 75)
     cache = tn.DecodeCache(model.config)
     model(ids[:, :70], past_key_values=cache)
     with pytest.raises(ConfigError, match="before its last tokens"):
@@ -260,7 +260,7 @@ def test_a_state_that_cannot_be_rolled_back_says_so_and_stays(mixer):
 
 
 def test_a_saved_and_restored_state_continues_identically(tmp_path):
-    """The cache is made of plain tensors: a copy taken mid-text continues with the same tokens."""
+    """The cache is made of plain tensors: a copy taken in the middle continues with the same tokens."""
     model = model_of("t2")
     ids = prompt(1, 90)
     cache = tn.DecodeCache(model.config)

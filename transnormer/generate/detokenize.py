@@ -10,7 +10,7 @@ _REPLACEMENT = "\ufffd"
 
 
 class IncrementalDetokenizer:
-    """Turns a stream of ids into a stream of text whose concatenation is the decoded whole.
+    """Turns a stream of ids into a stream of text whose concatenation is all ids decoded together.
 
     A tokenizer writes a token by what stands before it (the space between two words, the bytes of one character), so
     ids are decoded together with a window of earlier ones, and only what was not shown yet is handed out.

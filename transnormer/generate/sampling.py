@@ -36,7 +36,7 @@ class Sampling:
     def sample(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
         """One token [B, 1] of each row of logits [B, V], drawn from torch's global generator."""
         # Gumbel-max: the largest of logits / temperature - log(noise), with exponential noise, is a sample of the
-        # softmax. Here with both signs turned round: four kernels on a GPU, for logits of any dtype.
+        # softmax. Here with both signs flipped: four kernels on a GPU, for logits of any dtype.
         noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log_()
         scores = torch.sub(noise, self.filter(logits), alpha=1 / self.temperature)
         return torch.argmin(scores, dim=-1, keepdim=True, out=out)

@@ -1,6 +1,6 @@
 """What every mixer is: a module that mixes tokens, `mixer(x, mask=None, state=None)`, and truthful traits.
 
-Law of padding: real tokens are moved to the front before a mixer sees them, so a mixer that honours right padding
+Padding: real tokens are moved to the front before a mixer sees them, so a mixer that honours right padding
 honours any padding, and positions count real tokens only.
 """
 
@@ -110,14 +110,14 @@ class Mixer(nn.Module):
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         """The state before the first token, for `step`; `length` [B] is shared by all layers.
 
-        `capacity` is the number of tokens that a state which grows with the text must have room for.
+        `capacity` is the number of tokens that a state which grows with the sequence must hold.
         """
         raise ConfigError(f"{self.name} cannot decode on a state of fixed shape")
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         """Mix one token x [B, 1, hidden_size] and take it into `state`, in place; only its owner counts `length`.
 
-        Nothing here may wait for the device or make a tensor whose shape or address depends on the text.
+        Nothing here may wait for the device or make a tensor whose shape or address depends on the sequence.
         """
         raise ConfigError(f"{self.name} cannot decode on a state of fixed shape")
 
@@ -165,7 +165,7 @@ class ProjectedMixer(Mixer):
 
 
 class AttentionMixer(ProjectedMixer):
-    """A projected mixer that sees its input only as queries, keys and values, so that they may come from two places."""
+    """A projected mixer that sees its input only as queries, keys and values, so that they may come from two inputs."""
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         q, k, v = self.project(x)

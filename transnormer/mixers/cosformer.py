@@ -30,7 +30,7 @@ _EPSILON = 1e-6
 class CosformerAttention(AttentionMixer):
     """`horizon` is M, by default max_length: the distance at which the weight reaches zero.
 
-    Texts longer than M are refused: the cosine would turn negative there, and the denominator with it.
+    Sequences longer than M are refused: the cosine would become negative there, and the denominator with it.
     """
 
     traits = Traits(
@@ -83,14 +83,14 @@ class CosformerAttention(AttentionMixer):
             longest = int(real_tokens(x, mask).max())
         if longest > self.horizon:
             raise ConfigError(
-                f"cosformer: a text of {longest} tokens, but its cosine reaches zero at {self.horizon}",
+                f"cosformer: a sequence of {longest} tokens, but its cosine reaches zero at {self.horizon}",
                 "raise the option horizon, or the model's maximal length",
             )
 
 
 @torch.library.custom_op("transnormer::cosformer_waves", mutates_args=())
 def _waves(positions: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
-    """Sine and cosine of positions [...] on a quarter turn that ends at the horizon: [2, ...].
+    """Sine and cosine of positions [...] on a quarter of a circle that ends at the horizon: [2, ...].
 
     An op of its own so that compilers keep this small table: fused, they compute it again for every feature of every
     token, which took longer than the attention.

@@ -85,10 +85,10 @@ class Flash(GatedUnit):
         return self.gated(x, torch.cat(pieces, dim=1)), state
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """A text from its start: q, k [B, T, 2, S] and v [B, T, E] -> [B, T, E]."""
+        """A sequence from its start: q, k [B, T, 2, S] and v [B, T, E] -> [B, T, E]."""
         length, chunk = q.shape[1], min(self.chunk_size, q.shape[1])
         near_q, far_q, near_k, far_k, v = (_in_chunks(x, chunk) for x in (*q.unbind(2), *k.unbind(2), v))
-        weights = squared_relu(near_q @ near_k.mT, self.chunk_size, self.bias.square(chunk, q.device))
+        weights = squared_relu(near_q @ near_k.mT, self.chunk_size, self.bias.pairwise(chunk, q.device))
         dtype = accumulation_dtype(v.dtype)
         if self.causal:
             weights = weights.tril()

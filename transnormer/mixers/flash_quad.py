@@ -1,4 +1,4 @@
-"""FLASH-quad: the gated attention unit with squared-ReLU attention over the whole text (Hua et al. 2022, section 3).
+"""FLASH-quad: the gated attention unit with squared-ReLU attention over all tokens (Hua et al. 2022, section 3).
 
 o = relu(QKᵀ/N + b)²V with a learned bias b per distance. The paper divides by the length of the batch; then padding,
 and in decoding every new token, would change all earlier weights. Here N is max_length, as in the runs that the
@@ -77,7 +77,7 @@ class FlashQuad(GatedUnit):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Among the tokens of q, k [B, T, 1, S] and v [B, T, E]: [B, T, E]."""
         scores = q.squeeze(2) @ k.squeeze(2).mT
-        weights = squared_relu(scores, self.max_length, self.bias.square(q.shape[1], q.device))
+        weights = squared_relu(scores, self.max_length, self.bias.pairwise(q.shape[1], q.device))
         if self.causal:
             weights = weights.tril()
         return weights.to(v.dtype) @ v

@@ -26,11 +26,11 @@ class InformerAttention(ProjectedMixer):
     A query's measure is M = max s - Σ s / n over its scores s with u keys, drawn with replacement for each query and
     shared by the heads. n counts the row's real tokens; draws are a function of the seed, the position and n, so that
     neither padding nor the batch changes the choice. The choice itself has no gradient. There is no causal form: which
-    queries are active depends on the whole text.
+    queries are active depends on the whole sequence.
 
     `redraw` takes new draws in each training step, as the paper does; evaluation always uses the seeded ones.
     `skyformer_compat` (the published LRA rows, with factor 19, 17 and 16 for 1024, 2048 and 4096 tokens) treats
-    padding as text and takes new draws in evaluation too.
+    padding as tokens and takes new draws in evaluation too.
     """
 
     traits = Traits(
@@ -83,7 +83,7 @@ class InformerAttention(ProjectedMixer):
         return self.o_proj(zero_padding(out.transpose(1, 2), mask).flatten(-2))
 
     def most_active(self, length: int) -> int:
-        """The number of active queries of a text of this length; at least one."""
+        """The number of active queries of a sequence of this length; at least one."""
         return max(min(length, self.factor * math.ceil(math.log(length))), 1)
 
     def num_active(self, count: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from transnormer.ops.shapes import zero_padding
 
 @register("linformer")
 class LinformerAttention(AttentionMixer):
-    """One E [num_features, max_length] per head, for keys and values alike; a shorter text uses its first columns.
+    """One E [num_features, max_length] per head, for keys and values alike; a shorter sequence uses its first columns.
 
     Padded keys and values are zero before the projection. `skyformer_compat` reproduces the code behind the published
     Long-Range-Arena row, whose E was created in a way that hides it from the optimiser: a random E that never learns.

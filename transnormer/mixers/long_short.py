@@ -1,8 +1,8 @@
 """Transformer-LS: a window of near tokens and a low-rank summary of far ones under one softmax (Zhu et al. 2021).
 
 The summary is a few weighted means of keys and values; which tokens weigh how much is a softmax over positions that the
-tokens themselves decide. Bidirectional, the means run over the whole text. Causal, over each chunk of it, and a token
-sees the chunks strictly before its own; positions are then relative, as in Transformer-XL.
+tokens themselves decide. Bidirectional, the means run over the whole sequence. Causal, over each chunk of it, and a
+token sees the chunks strictly before its own; positions are then relative, as in Transformer-XL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transnormer.ops.shapes import accumulation_dtype, zero_padding
 class LongShortAttention(ProjectedMixer):
     """`window_size`: 8 bidirectional, where a segment of so many tokens sees half as many on each side, and 64 causal,
     where a token sees so many including itself. `num_landmarks` means serve the bidirectional form, `chunk_rank` means
-    for every `chunk_size` tokens the causal one. Each row starts without the memory of the texts before it.
+    for every `chunk_size` tokens the causal one. Each row starts without the memory of the sequences before it.
     """
 
     traits = Traits(
@@ -57,8 +57,8 @@ class LongShortAttention(ProjectedMixer):
                 raise ConfigError(f"long_short: {option} must be at least 1, got {value}")
         if not causal and num_landmarks > max_length:
             raise ConfigError(
-                f"long_short: {num_landmarks} landmarks for texts of at most {max_length} tokens",
-                "a summary must be shorter than the text: lower num_landmarks",
+                f"long_short: {num_landmarks} landmarks for sequences of at most {max_length} tokens",
+                "a summary must be shorter than the sequence: lower num_landmarks",
             )
         if causal and chunk_rank >= chunk_size:
             raise ConfigError(
@@ -115,12 +115,12 @@ class LongShortAttention(ProjectedMixer):
         return self._read(near, (self._far_scores(q, far_k), None, far_v), q.shape[1])
 
     def _causal(self, q: Tensor, k: Tensor, v: Tensor, logits: Tensor) -> Tensor:
-        """A text from its start. Padding on the right lies after all real tokens, in chunks that none of them sees."""
+        """A sequence from its start. Right padding lies after all real tokens, in chunks that none of them sees."""
         window, length = self.window_size, q.shape[1]
         near_k, near_v = (_around(self._normed(self.window_norm, x), window, window, 0) for x in (k, v))
         steps = torch.arange(length + -length % window, device=q.device)
         distances = steps[:window, None] + window - torch.arange(2 * window, device=q.device)  # [W, 2W]
-        # A distance beyond the query's own position points before the text.
+        # A distance beyond the query's own position points before the sequence.
         visible = (distances >= 0) & (distances < window) & (distances <= steps.view(-1, window, 1))
         scores = torch.einsum("bnqhd,bnkhd->bnhqk", _segments(q + self.content_bias, window), near_k)
         by_distance = self._position_scores(q + self.position_bias, self.window_position, window)
@@ -131,7 +131,7 @@ class LongShortAttention(ProjectedMixer):
         return self._read((scores, visible[None, :, None], near_v), (far_scores, far_visible, far_v), length)
 
     def _continue(self, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, length: Tensor) -> Tensor:
-        """New queries at `positions` [B, T] against the cache of a text of `length` [B] tokens, these included."""
+        """New queries at `positions` [B, T] against the cache of a sequence of `length` [B] tokens, these included."""
         total, new = keys.shape[1], q.shape[1]
         recent = slice(max(total - new - self.window_size + 1, 0), total)
         key_positions = right_aligned_positions(length, total)
@@ -143,7 +143,7 @@ class LongShortAttention(ProjectedMixer):
         by_distance = self._position_scores(q + self.position_bias, self.window_position, self.window_size)
         index = distances.clamp(0, self.window_size - 1).unsqueeze(1).expand_as(scores)
         scores = scores + by_distance.transpose(1, 2).gather(-1, index)
-        # Chunks are counted from the start of the text, so the cache is moved to the left for them.
+        # Chunks are counted from the start of the sequence, so the cache is moved to the left for them.
         slots = (torch.arange(total, device=q.device) + (total - length)[:, None]).clamp(max=total - 1)
         left = [x.gather(1, slots[:, :, None, None].expand_as(x)) for x in (k, values, logits)]
         far_k, far_v = self._compress(*left)
@@ -156,9 +156,9 @@ class LongShortAttention(ProjectedMixer):
         return self.split_heads(norm(x.flatten(-2)))
 
     def _compress(self, k: Tensor, v: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The `rank` means of each whole chunk's keys and values, oldest first: [B, N·R, H, D]."""
-        whole = k.shape[1] // self.chunk_size * self.chunk_size
-        k, v, logits = (x[:, :whole].unflatten(1, (-1, self.chunk_size)) for x in (k, v, logits))
+        """The `rank` means of each complete chunk's keys and values, oldest first: [B, N·R, H, D]."""
+        complete = k.shape[1] // self.chunk_size * self.chunk_size
+        k, v, logits = (x[:, :complete].unflatten(1, (-1, self.chunk_size)) for x in (k, v, logits))
         weights = _softmax(logits, dim=2)
         means = (torch.einsum("bnchr,bnchd->bnrhd", weights, x).flatten(1, 2) for x in (k, v))
         far_k, far_v = (self._normed(self.summary_norm, x) for x in means)
@@ -220,7 +220,7 @@ def _segments(x: Tensor, size: int) -> Tensor:
 
 
 def _around(x: Tensor, size: int, before: int, after: int) -> Tensor:
-    """Each segment of x [B, T, ...] with its neighbours, zero outside the text: [B, N, before + size + after, ...]."""
+    """Each segment of x [B, T, ...] with its neighbours, zero outside of x: [B, N, before + size + after, ...]."""
     padding = (0, 0) * (x.dim() - 2) + (before, -x.shape[1] % size + after)
     windows = F.pad(x, padding).unfold(1, before + size + after, size)  # [B, N, ..., before + size + after]
     return windows.movedim(-1, 2)

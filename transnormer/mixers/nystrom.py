@@ -23,12 +23,12 @@ from transnormer.ops.shapes import zero_padding
 
 @register("nystrom")
 class NystromAttention(AttentionMixer):
-    """Landmarks are means over the real tokens of each row; a text shorter than `num_landmarks` has one per token.
+    """Landmarks are means over the real tokens of each row; a sequence shorter than `num_landmarks` has one per token.
 
     `iterations` of the pseudo-inverse; `conv_kernel_size` (odd) adds the original's depthwise convolution of the values
-    along the text, which the Long-Range-Arena comparisons leave out. `skyformer_compat` reproduces the code behind the
-    published row: segments of the padded text in which padding counts as zeros, landmarks of padding alone that take
-    part in the softmax, and a pseudo-inverse whose start depends on the whole batch.
+    along the sequence, which the Long-Range-Arena comparisons leave out. `skyformer_compat` reproduces the code behind
+    the published row: segments of the padded sequence in which padding counts as zeros, landmarks of padding alone that
+    take part in the softmax, and a pseudo-inverse whose start depends on the whole batch.
     """
 
     traits = Traits(
@@ -89,7 +89,7 @@ class NystromAttention(AttentionMixer):
                 landmarks = None if mask is None else segments(lengths, count)[1] > 0
             out = self._through(q, k, v, q_means, k_means, tokens, landmarks)
             if self.conv is not None:
-                # [B, H, T, D]: one filter per head, along the text.
+                # [B, H, T, D]: one filter per head, along the sequence.
                 values = zero_padding(v, mask).transpose(1, 2)
                 weight = self.conv.weight.to(values.dtype)
                 out = out + F.conv2d(values, weight, padding=self.conv.padding, groups=self.num_heads)

@@ -25,7 +25,7 @@ from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, random_features
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
 
-# A causal key feature stays below exp(40): room for the sum over any text in float32, which ends at exp(88).
+# A causal key feature stays below exp(40): the sum over any sequence fits float32, which ends at exp(88).
 _LARGEST_EXPONENT = 40.0
 # Up to so many columns the causal kernel's backward undoes its state, token by token. After a key whose features are
 # some exp(20) times as large as the others', that would leave nothing of the others.

@@ -43,10 +43,10 @@ class ReformerAttention(Mixer):
     buckets. Hiding later tokens from the scores does not mend it, since they have decided by then which of the earlier
     tokens share a chunk. So that form is not offered. Here each bucket is cut by itself, from its first token on, and a
     token attends to its chunk and the one before in its own bucket: the last c to 2c - 1 earlier tokens of the bucket,
-    or all while there are fewer. That is causal bit for bit. It never looks across buckets, and it hashes short texts
-    too, since how a token is mixed must not depend on what follows. For the same reason the number of buckets follows
-    `max_length`, not the text at hand. Decoding keeps all keys; new tokens behind a cache cost their number times the
-    length of the text.
+    or all while there are fewer. That is causal bit for bit. It never looks across buckets, and it hashes short
+    sequences too, since how a token is mixed must not depend on what follows. For the same reason the number of buckets
+    follows `max_length`, not the sequence at hand. Decoding keeps all keys; new tokens behind a cache cost their number
+    times the length of the sequence.
 
     Rotations are drawn when the layer is built, from `seed` (None: from torch's generator, as the weights are), and
     saved with it. `redraw` takes new ones in each training step, as the paper does; evaluation always uses the saved
@@ -174,15 +174,15 @@ class ReformerAttention(Mixer):
         layout = chunks_by_bucket(buckets, math.prod(self.bucket_factors), self.chunk_size)
         size, before = self.chunk_size, layout.previous[..., None].expand_as(layout.tokens)
         seen = torch.cat([layout.tokens.gather(3, before), layout.tokens], dim=-1)  # [B, H, R, C, 2c]
-        # Slots fill in the order of the text: the chunk before is full or absent, and the own one is full up to the
-        # query. What stands in an empty slot, here the first token, no query of the text sees.
+        # Slots fill in the order of the sequence: the chunk before is full or absent, and the own one is full up to the
+        # query. What stands in an empty slot, here the first token, no query of the sequence sees.
         slot = torch.arange(-size, size, device=qk.device)
         own = slot[size:, None]
         tokens, absent = layout.tokens.clamp(min=0), (seen < 0) & (slot < 0)
         q, k, v = _by_head(qk), _normalised(_by_head(qk)), _by_head(v)
         q, k, v = _take(q, tokens), _take(k, seen.clamp(min=0)), _take(v, seen.clamp(min=0))
         out, weight = _attend(q, k, v, (absent[..., None, :], slot > own), slot == own)
-        return _mix_rounds(out, weight, layout.place)
+        return _mix_rounds(out, weight, layout.index)
 
     def _behind_cache(
         self, qk: Tensor, positions: Tensor, keys: Tensor, values: Tensor, key_positions: Tensor
@@ -232,10 +232,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Tensor], itself: T
     return (weights.to(v.dtype) @ v) / total, highest + total.log()
 
 
-def _mix_rounds(out: Tensor, weight: Tensor, place: Tensor | None) -> Tensor:
-    """Mix the rounds of out [B, H, R, ..., D] by their denominators, tokens taken from place [B, H, R, T]."""
-    if place is not None:
+def _mix_rounds(out: Tensor, weight: Tensor, index: Tensor | None) -> Tensor:
+    """Mix the rounds of out [B, H, R, ..., D] by their denominators, tokens taken from index [B, H, R, T]."""
+    if index is not None:
         out, weight = out.flatten(3, 4), weight.flatten(3, 4)
-        out = out.gather(3, place[..., None].expand(*place.shape, out.shape[-1]))
-        weight = weight.gather(3, place[..., None])
+        out = out.gather(3, index[..., None].expand(*index.shape, out.shape[-1]))
+        weight = weight.gather(3, index[..., None])
     return (out * weight.softmax(dim=2)).sum(dim=2)

@@ -21,7 +21,7 @@ _COLUMNS, _LOW = 8, -1e6
 
 @register("softmax")
 class SoftmaxAttention(AttentionMixer):
-    """The baseline of every table; its cache grows with the text."""
+    """The baseline of every table; its cache grows with the sequence."""
 
     traits = Traits(
         summary="vanilla softmax attention (SDPA)",
@@ -86,7 +86,7 @@ class SoftmaxAttention(AttentionMixer):
         return fixed_slots(length, capacity, self.num_heads, self.head_dim, dtype)
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
-        """The slots are those of the text so far and a last one for this token, all rows alike: no mask is needed."""
+        """The slots are those of the tokens so far and a last one for this token, all rows alike: no mask is needed."""
         q, k, v = self.project(x)
         q, k = self.rotation(q, k, state["length"][:, None])
         keys, values = state["keys"], state["values"]
@@ -99,7 +99,7 @@ def _without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Ten
     """With columns behind the others that put the scores of padded keys where every exponential is zero.
 
     A mask [B, T, T] would be as large as the scores, and SDPA's fastest kernels take none; they do take heads of any
-    multiple of eight columns. The scores lie so far down, and no farther: in a text without tokens there are no
+    multiple of eight columns. The scores lie so far down, and no farther: in a sequence without tokens there are no
     others, and what rounding makes of them must have an exponential.
     """
     low = max(_LOW, torch.finfo(k.dtype).min / (2 * _COLUMNS))

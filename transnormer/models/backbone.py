@@ -147,7 +147,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
     def step(self, tokens: Tensor, states: Sequence[FixedState]) -> Tensor:
         """One more token [B, 1] of each row to its hidden state [B, 1, hidden_size], on one fixed state a layer.
 
-        The states are changed in place, all but their `length`; whether the text still fits is for the caller to know.
+        The states are changed in place, all but their `length`; whether the sequence still fits, the caller must know.
         """
         x = self._embed(self.embed_tokens(tokens), states[0]["length"][:, None], past=0)
         for layer, state in zip(self.layers, states, strict=True):
@@ -207,7 +207,7 @@ def check_ids(name: str, ids: Tensor, config: TransNormerConfig) -> None:
     if ids.dim() != 2 or ids.shape[1] < 1:
         raise ConfigError(
             f"{name} must be [batch, tokens], at least one token, got {list(ids.shape)}",
-            f"one text is a batch of one: {name}[None]",
+            f"one sequence is a batch of one: {name}[None]",
         )
     if config.embedding == "table" and ids.dtype not in (torch.int64, torch.int32):
         raise ConfigError(f"{name} must be torch.int64 or torch.int32, got {ids.dtype}", f"use {name}.long()")

@@ -1,7 +1,7 @@
 """The decode state of a model, kept in transformers' own cache layers so that generate(), beams and batches work.
 
 A DiagAttention layer keeps at most one block of keys and values ("chunked_attention"), a NormAttention layer one matrix
-per head ("linear_attention"): the state of a TransNormer does not grow with the text.
+per head ("linear_attention"): the state of a TransNormer does not grow with the sequence.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class DecodeCache(DynamicCache):
     def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         for layer in self.layers:
             if isinstance(layer, LinearAttentionLayer):
-                for place, memory in layer.recurrent_states.items():
+                for slot, memory in layer.recurrent_states.items():
                     if memory is not None:
-                        layer.recurrent_states[place] = change(memory)
+                        layer.recurrent_states[slot] = change(memory)
             if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
                 layer.keys, layer.values = change(layer.keys), change(layer.values)
 
@@ -67,7 +67,7 @@ class DecodeCache(DynamicCache):
             if isinstance(layer, LinearAttentionLayer) or layer.keys.shape[-2] != self.seen_tokens:
                 raise ConfigError(
                     f"{type(layer).__name__} does not keep what it was before its last tokens",
-                    "keep a copy of the cache (copy.deepcopy), or read the text again",
+                    "keep a copy of the cache (copy.deepcopy), or read the sequence again",
                 )
         for layer in self.layers:
             layer.keys, layer.values = layer.keys[..., :kept, :], layer.values[..., :kept, :]

@@ -48,13 +48,13 @@ def random_plan(num_blocks: Tensor, total: int, num_heads: int, num_random: int,
 def published_plan(
     total: int, block_size: int, num_heads: int, num_random: int, max_length: int, seed: int
 ) -> NDArray[np.int64]:
-    """The plan [H, total, r] that the reference implementations draw for a text of `total` blocks (see the mixer)."""
+    """The plan [H, total, r] that reference implementations draw for a sequence of `total` blocks (see the mixer)."""
     numpy_random = np.random.RandomState(seed)
     plan = np.zeros((num_heads, total, num_random), dtype=np.int64)
     if total * block_size in _TABULATED_LENGTHS:
         most, end = max(max_length // block_size, total), _TABULATED_TOKENS // block_size - 1
         for head in range(num_heads):
-            # Rows beyond this text are drawn too: they move the generator on for the next head.
+            # Rows beyond this sequence are drawn too: they move the generator on for the next head.
             for row in range(1, most - 1):
                 drawn = numpy_random.permutation(_tabulated_candidates(row, most, end))[:num_random]
                 if row < total - 1:

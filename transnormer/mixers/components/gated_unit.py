@@ -22,7 +22,7 @@ _STD = 0.02
 class DistanceBias(nn.Module):
     """A learned bias for each distance i - j: a table up to max_length, beyond it RoPE(a)ᵢ·RoPE(b)ⱼ.
 
-    Both depend on the distance alone, so the bias of a pair of tokens does not change as the text grows.
+    Both depend on the distance alone, so the bias of a pair of tokens does not change as the sequence grows.
     """
 
     def __init__(self, max_length: int, size: int) -> None:
@@ -40,7 +40,7 @@ class DistanceBias(nn.Module):
     def forward(self, distances: Tensor) -> Tensor:
         """The bias at integer distances [N]."""
         near = self.table[(distances + self.max_length - 1).clamp(0, 2 * self.max_length - 2)]
-        # In half precision an angle of thousands is off by whole turns.
+        # In half precision an angle of thousands is off by full rotations.
         dtype = accumulation_dtype(self.far_query.dtype)
         query, key = self.far_query.to(dtype), self.far_key.to(dtype)
         angles = distances[:, None] * rotary_rates(len(query)).to(query)
@@ -52,7 +52,7 @@ class DistanceBias(nn.Module):
         """The bias at distances from 0 to limit - 1, each computed once; beyond them the nearest of these."""
         return self(torch.arange(limit, device=distances.device))[distances.clamp(0, limit - 1)]
 
-    def square(self, length: int, device: torch.device) -> Tensor:
+    def pairwise(self, length: int, device: torch.device) -> Tensor:
         """The bias between all pairs of `length` tokens: [length, length]."""
         by_distance = self(torch.arange(length - 1, -length, -1, device=device))
         # Row i runs from distance i down to i + 1 - length: a window that moves by one, whose gradient needs no sort.

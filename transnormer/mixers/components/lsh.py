@@ -50,7 +50,7 @@ class BucketChunks:
 
     tokens: Tensor  # [B, H, R, C, c] position of the token in each slot; -1: empty
     previous: Tensor  # [B, H, R, C] the chunk before it in the same bucket; the last chunk, always empty: there is none
-    place: Tensor  # [B, H, R, T] chunk * c + slot of each token
+    index: Tensor  # [B, H, R, T] chunk * c + slot of each token
 
 
 def chunks_by_bucket(buckets: Tensor, num_buckets: int, chunk_size: int) -> BucketChunks:
@@ -75,11 +75,11 @@ def chunks_by_bucket(buckets: Tensor, num_buckets: int, chunk_size: int) -> Buck
     before = torch.where(rank >= chunk_size, before, num_chunks - 1)
 
     shape = buckets.shape[:-1]
-    place = chunk * chunk_size + slot
-    tokens = torch.full((*shape, num_chunks * chunk_size), -1, device=buckets.device).scatter(-1, place, order)
+    index = chunk * chunk_size + slot
+    tokens = torch.full((*shape, num_chunks * chunk_size), -1, device=buckets.device).scatter(-1, index, order)
     previous = torch.full((*shape, num_chunks), num_chunks - 1, device=buckets.device).scatter(-1, chunk, before)
     return BucketChunks(
         tokens=tokens.unflatten(-1, (num_chunks, chunk_size)),
         previous=previous,
-        place=torch.zeros_like(order).scatter(-1, order, place),
+        index=torch.zeros_like(order).scatter(-1, order, index),
     )

@@ -56,9 +56,9 @@ class Pair(Mixer):
     @classmethod
     def window(cls, options: dict[str, Any]) -> int | None:
         """That of the attention which keeps keys."""
-        for part in ("first", "second"):
-            name = options[part]
-            found = mixer_class(name).window({**mixer_options(name), **(options[f"{part}_options"] or {})})
+        for half in ("first", "second"):
+            name = options[half]
+            found = mixer_class(name).window({**mixer_options(name), **(options[f"{half}_options"] or {})})
             if found is not None:
                 return found
         return None
