@@ -28,9 +28,8 @@ oldest-test:  ## the tests on the oldest torch that pyproject.toml allows (its w
 	.venv-oldest/bin/python -m pip install --quiet -c .venv-oldest/constraints.txt -e '.[test]'
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
 
-readme: $(STAMP)  ## bring the tables of README.md and docs/performance.md up to date with results/
-	$(BIN)/python -m transnormer.report.readme README.md results
-	$(BIN)/python -m transnormer.report.kernel_tables docs/performance.md results
+readme: $(STAMP)  ## bring the tables of README.md, docs/ and results/ up to date with the records
+	$(BIN)/python -m transnormer.report.pages
 
 clean:  ## remove what was built
 	rm -rf .venv .venv-oldest demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

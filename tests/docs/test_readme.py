@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from transnormer.report.kernel_tables import with_kernels
-from transnormer.report.readme import with_results
+from transnormer.report.pages import generated
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,12 +50,29 @@ def test_the_two_commands_exist():
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
-def test_the_table_is_generated_from_the_result_files():
-    assert with_results(README, ROOT / "results") == README, "run `make readme`"
+def test_pages_are_generated_from_the_records():
+    pages = generated(ROOT)
+    names = {page.relative_to(ROOT).as_posix() for page in pages}
+    assert {"README.md", "docs/results.md", "docs/performance.md", "results/lra/README.md"} <= names
+    for page, text in pages.items():
+        assert page.read_text(encoding="utf-8") == text, f"{page}: run `make readme`"
 
 
-def test_the_tables_of_kernels_are_generated_too():
+def test_the_readme_has_at_most_three_tables_of_results():
+    results = re.search(r"<!-- results:begin -->(.*)<!-- results:end -->", README, re.DOTALL)
+    assert results is not None
+    assert len(re.findall(r"^\|---", results.group(1), re.MULTILINE)) == 3
+    assert "](docs/results.md)" in results.group(1)
+
+
+def test_tables_are_made_again_where_a_page_has_lost_them():
+    """What stands between markers is replaced, not kept."""
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    without, tables = re.subn(r"(:begin -->).*?(<!-- [\w ]+:end -->)", r"\1\2", page, flags=re.DOTALL)
-    assert tables == 2
-    assert with_kernels(without, ROOT / "results") == page, "run `make readme`"
+    without = re.sub(r"(:begin -->).*?(<!-- [\w ]+:end -->)", r"\1\2", page, flags=re.DOTALL)
+    assert with_kernels(without, ROOT / "results") == page
+
+
+def test_links_of_generated_pages_lead_somewhere():
+    for page, text in generated(ROOT).items():
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            assert link.startswith("http") or (page.parent / link).exists(), f"{page}: {link}"

@@ -1,15 +1,12 @@
-"""The tables of kernels in docs/performance.md, generated from the records of `transnormer bench ops`.
-
-python -m transnormer.report.kernel_tables docs/performance.md results
-"""
+"""The tables of kernels in docs/performance.md, generated from the records of `transnormer bench ops`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from transnormer.report.markdown import read_record, replaced, table
+from transnormer.experiments.table import markdown
+from transnormer.report.markdown import read_record, replaced
 
 _CASES = {
     "norm causal": "NormAttention, causal",
@@ -57,21 +54,21 @@ def _peers(record: dict[str, Any]) -> str:
         for by, label in labels.items():
             if any((case, by, shape) in times for shape in shapes):
                 rows.append([label, *(times.get((case, by, shape), "–") for shape in shapes)])
-    return table(["", *map(_named, shapes)], rows)
+    return markdown(["", *map(_named, shapes)], rows)
 
 
 def _goals(record: dict[str, Any]) -> str:
     """Multiples of the floor forward and forward + backward, bold where they meet the goal."""
-    cells = {(row["case"], row["by"], row["shape"]): row for row in record["summary"]}
+    found = {(row["case"], row["by"], row["shape"]): row for row in record["summary"]}
     shapes = record["settings"]["shapes"]
     rows = []
     for case, name in _CASES.items():
         for by, variant in _VARIANTS.items():
-            if any((case, by, shape) in cells for shape in shapes):
-                rows.append([name + variant, *(_multiples(cells[case, by, shape]) for shape in shapes)])
-        goals = [cells[case, "triton", shape] for shape in shapes]
+            if any((case, by, shape) in found for shape in shapes):
+                rows.append([name + variant, *(_multiples(found[case, by, shape]) for shape in shapes)])
+        goals = [found[case, "triton", shape] for shape in shapes]
         rows.append(["*goal*", *(", ".join(f"{row[part]['goal_x_floor']:.2f}" for part in _PARTS) for row in goals)])
-    return table(["", *map(_named, shapes)], rows)
+    return markdown(["", *map(_named, shapes)], rows)
 
 
 def _multiples(row: dict[str, Any]) -> str:
@@ -88,8 +85,3 @@ def _digits(microseconds: float) -> str:
 
 def _named(shape: str) -> str:
     return shape.removeprefix("LM ").replace("x", "×")
-
-
-if __name__ == "__main__":
-    target, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    target.write_text(with_kernels(target.read_text(encoding="utf-8"), folder), encoding="utf-8")

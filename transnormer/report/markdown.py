@@ -9,12 +9,8 @@ from typing import Any
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
+    """A record of a benchmark; None where it was not made."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def table(columns: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def replaced(page: str, name: str, content: str) -> str:

@@ -1,37 +1,29 @@
-"""The README's table of results, generated from the files in results/ between two markers.
+"""Tables of measurements, each with its caption, from the records of `transnormer bench` and `make demo` alone.
 
-python -m transnormer.report.readme README.md results
+A function takes the folder of results and gives Markdown, or None where its record is not there.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from transnormer.experiments.paper import lra
-from transnormer.report.markdown import read_record, replaced, table
+from transnormer.experiments.table import NONE, markdown
+from transnormer.report.markdown import read_record
 
 
-def with_results(readme: str, results: Path) -> str:
-    """The text with everything between the markers replaced by what the result files say now."""
-    makers = (_demo, _growth, _training, _speed_over_length, _decoding, _kernels, lra.summary, _elsewhere)
-    sections = [section for section in (make(results) for make in makers) if section]
-    return replaced(readme, "results", "\n".join(sections))
-
-
-def _demo(results: Path) -> str | None:
+def demo(results: Path) -> str | None:
     record = read_record(results / "demo.json")
     if record is None:
         return None
-    rows = [[str(cell) for cell in row] for row in record["rows"]]
+    rows = [[str(value) for value in row] for row in record["rows"]]
     return (
         f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
-        f"rate is T2's best of three; {record['protocol']}):\n\n{table(record['columns'], rows)}\n"
+        f"rate is T2's best of three; {record['protocol']}):\n\n{markdown(record['columns'], rows)}\n"
     )
 
 
-def _growth(results: Path) -> str | None:
+def growth(results: Path) -> str | None:
     record = read_record(results / "bench" / "ops-cpu.json")
     if record is None:
         return None
@@ -40,11 +32,11 @@ def _growth(results: Path) -> str | None:
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
-        f"({_command(record)}):\n\n{table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+        f"({_command(record)}):\n\n{markdown(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
 
-def _kernels(results: Path) -> str | None:
+def kernels(results: Path) -> str | None:
     record = read_record(results / "bench" / "ops-h200.json")
     if record is None:
         return None
@@ -56,18 +48,18 @@ def _kernels(results: Path) -> str | None:
             times.setdefault(row["shape"], {})["PyTorch's SDPA, causal" if full else case] = row
     cases = list(dict.fromkeys(case for row in times.values() for case in row))
 
-    def cell(row: dict[str, Any] | None) -> str:
-        return f"{row['forward_us']:.0f} / {row['forward_backward_us']:.0f}" if row else "–"
+    def shown(row: dict[str, Any] | None) -> str:
+        return f"{row['forward_us']:.0f} / {row['forward_backward_us']:.0f}" if row else NONE
 
-    rows = [[shape, *(cell(row.get(case)) for case in cases)] for shape, row in times.items()]
+    rows = [[shape, *(shown(row.get(case)) for case in cases)] for shape, row in times.items()]
     return (
         f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
         "(LLM), 2 of 32 (LRA); whole op with feature map and norm, rela is ReLU attention; microseconds forward / "
-        f"forward + backward; {_command(record)}):\n\n{table(['shape', *cases], rows)}\n"
+        f"forward + backward; {_command(record)}):\n\n{markdown(['shape', *cases], rows)}\n"
     )
 
 
-def _training(results: Path) -> str | None:
+def training(results: Path) -> str | None:
     record = read_record(results / "bench" / "speed-lm.json")
     if record is None:
         return None
@@ -85,38 +77,35 @@ def _training(results: Path) -> str | None:
     return (
         f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
         f"{settings['precision']}; {_command(record)}):\n\n"
-        + table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
+        + markdown(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
 
 
-def _speed_over_length(results: Path) -> str | None:
+def speed_over_length(results: Path) -> str | None:
     record = read_record(results / "bench" / "speed-paper.json")
     if record is None:
         return None
     settings, kinds = record["settings"], ("train", "inference")
-    cells = {(row["method"], row["length"]): row for row in record["rows"]}
-    methods = list(dict.fromkeys(method for method, _ in cells))
+    found = {(row["method"], row["length"]): row for row in record["rows"]}
+    methods = list(dict.fromkeys(method for method, _ in found))
     rates = {
         (method, length, kind): row.get(f"{kind}_steps_per_second")
-        for (method, length), row in cells.items()
+        for (method, length), row in found.items()
         for kind in kinds
     }
 
-    def cell(method: str, length: int, kind: str) -> str:
+    def shown(method: str, length: int, kind: str) -> str:
         rate = rates.get((method, length, kind))
         if rate is None:
-            return "–"
+            return NONE
         fastest = max(rates.get((other, length, kind)) or 0.0 for other in methods)
-        row = cells[method, length]
-        mode = row[f"{kind}_mode"]
-        how = "" if mode == settings["mode"] else f" ({mode})"
-        if mode == "graph" and not row[f"{kind}_compiled"]:
-            how = " (eager kernels)"
-        return (f"**{rate:,.0f}**" if rate == fastest else f"{rate:,.0f}") + how
+        how = _execution(found[method, length], f"{kind}_")
+        text = f"**{rate:,.0f}**" if rate == fastest else f"{rate:,.0f}"
+        return text if how == _execution(settings) else f"{text} ({how})"
 
     rows = [
-        [method, *(" / ".join(cell(method, length, kind) for kind in kinds) for length in settings["lengths"])]
+        [method, *(" / ".join(shown(method, length, kind) for kind in kinds) for length in settings["lengths"])]
         for method in methods
     ]
     lengths = [f"T = {length:,}" for length in settings["lengths"]]
@@ -124,43 +113,40 @@ def _speed_over_length(results: Path) -> str | None:
         f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
         f"second of {len(methods)} methods; {_command(record)}):\n\n"
-        f"{table(['method', *lengths], rows)}\n"
+        f"{markdown(['method', *lengths], rows)}\n"
     )
 
 
-def _decoding(results: Path) -> str | None:
+def decoding(results: Path) -> str | None:
     record = read_record(results / "bench" / "decode.json")
     if record is None:
         return None
     settings = record["settings"]
     names = [settings["preset"], settings["against"]]
-    cells = {(row["preset"], row["batch"], row["context"]): row for row in record["rows"]}
+    found = {(row["preset"], row["batch"], row["context"]): row for row in record["rows"]}
     rows = []
     for batch in settings["batches"]:
         for context in settings["contexts"]:
-            pair = [cells[name, batch, context] for name in names]
+            pair = [found[name, batch, context] for name in names]
             rates = [row.get("tokens_per_second") for row in pair]
             texts = ["does not fit" if rate is None else f"{rate:,.0f}" for rate in rates]
-            ratio = f"{rates[0] / rates[1]:.1f}×" if all(rates) else "–"
+            ratio = f"{rates[0] / rates[1]:.1f}×" if all(rates) else NONE
             states = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in pair]
             rows.append([f"{batch}", f"{context:,}", *texts, ratio, *states])
     # A preset's own vocabulary may be another: what was measured says how large it was.
-    sizes = " and ".join(f"{cells[name, batch, context]['parameters'] / 1e6:.1f} M" for name in names)
+    sizes = " and ".join(f"{found[name, batch, context]['parameters'] / 1e6:.1f} M" for name in names)
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
-    columns += [f"{name}, state a text" for name in names]
+    columns += [f"{name}, state a sequence" for name in names]
     return (
         f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
         f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
-        f"{table(columns, rows)}\n"
+        f"{markdown(columns, rows)}\n"
     )
 
 
-def _elsewhere(results: Path) -> str | None:
-    files = sorted((results / "bench").glob("speed-*.md"))
-    if not files:
-        return None
-    links = ", ".join(f"[{file.stem}](results/bench/{file.name})" for file in files)
-    return f"More of `transnormer bench speed`, some with all methods: {links}.\n"
+def _execution(tree: dict[str, Any], prefix: str = "") -> str:
+    """How steps ran; older records call it mode."""
+    return tree.get(f"{prefix}execution") or tree[f"{prefix}mode"]
 
 
 def _command(record: dict[str, Any]) -> str:
@@ -174,8 +160,3 @@ def _command(record: dict[str, Any]) -> str:
 
 def _gpu(record: dict[str, Any]) -> str:
     return record["environment"]["hardware"]["gpus"][0]
-
-
-if __name__ == "__main__":
-    target, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    target.write_text(with_results(target.read_text(encoding="utf-8"), folder), encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Every page, and part of a page, that is generated from results/: README, docs, and the tables of the paper.
+
+python -m transnormer.report.pages [FOLDER OF A CHECKOUT]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from transnormer.errors import TransNormerError
+from transnormer.experiments.paper import experiment, list_tables, lra
+from transnormer.experiments.record import read_records
+from transnormer.files import write_text
+from transnormer.report import bench_tables
+from transnormer.report.kernel_tables import with_kernels
+from transnormer.report.markdown import replaced
+
+Section = Callable[[Path], str | None]
+
+# A reader of the README needs three; every other table is on the page of results.
+IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)
+IN_RESULTS: tuple[Section, ...] = (
+    bench_tables.decoding,
+    bench_tables.kernels,
+    bench_tables.growth,
+    bench_tables.demo,
+)
+_RESULTS = """# Results
+
+Generated from the records in `results/` by `make readme`; every number was written there by the command beside it.
+Training speed, the paper's speed table and the Long-Range Arena are in the [README](../README.md).
+"""
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The text that each page should have, by the file it is in."""
+    results, readme, performance = root / "results", root / "README.md", root / "docs" / "performance.md"
+    more = "Every other table: [docs/results.md](docs/results.md).\n"
+    pages = {
+        readme: replaced(_read(readme), "results", "\n".join([*_made(IN_README, results), more])),
+        performance: with_kernels(_read(performance), results),
+        root / "docs" / "results.md": "\n".join([_RESULTS, *_made(IN_RESULTS, results), _elsewhere(results)]),
+    }
+    for name in list_tables():
+        table = experiment(name)
+        for setup in table.setups:
+            folder = results / table.folder(setup)
+            if records := read_records(folder):
+                pages[table.page_file(folder)] = table.page(records)
+    return pages
+
+
+def _made(sections: Sequence[Section], results: Path) -> list[str]:
+    return [text for section in sections if (text := section(results))]
+
+
+def _elsewhere(results: Path) -> str:
+    """What lies beside the records, with all methods and lengths."""
+    files = [*sorted((results / "bench").glob("*.md")), *sorted(results.glob("*/README.md"))]
+    links = ", ".join(f"[{_name(file)}](../{file.relative_to(results.parent).as_posix()})" for file in files)
+    return f"As the commands printed them: {links}.\n"
+
+
+def _name(file: Path) -> str:
+    return file.parent.name if file.stem == "README" else file.stem
+
+
+def _read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the pages of a checkout, by default of the folder it is called in."""
+    try:
+        for page, text in generated(Path(*arguments)).items():
+            write_text(page, text)
+    except TransNormerError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
