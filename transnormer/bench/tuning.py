@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from functools import wraps
 from pathlib import Path
 from typing import Any
+
+from transnormer.files import lock
 
 
 def lock_file() -> Path:
@@ -28,8 +29,7 @@ def tune_one_at_a_time() -> None:
 
     @wraps(choose)
     def alone(self: CachingAutotuner, *args: Any, **kwargs: Any) -> Any:
-        with lock_file().open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with lock(lock_file(), wait=True):
             return choose(self, *args, **kwargs)
 
     CachingAutotuner.benchmark_all_configs = alone  # type: ignore[method-assign]

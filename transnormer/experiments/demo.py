@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
+from transnormer.files import write_json
 
 METHODS = ("t2", "vanilla")
 STATE_LENGTHS = (1024, 16_384)
@@ -91,4 +91,4 @@ def write_demo_record(twins: Sequence[Twin], path: Path) -> None:
         "runs": {twin.name: twin.result for twin in twins},
         "environment": describe_environment(),
     }
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_json(path, record)
