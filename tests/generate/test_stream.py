@@ -12,7 +12,7 @@ import transnormer as tn
 from transnormer.data.tokenizers import byte_tokenizer
 from transnormer.errors import ConfigError
 from transnormer.generate import decoder
-from transnormer.generate.load import decode_dtype, load_writer
+from transnormer.generate.load import decode_dtype, load_causal_lm
 from transnormer.generate.sampling import Sampling
 from transnormer.generate.stream import encode_prompt, stream_text
 
@@ -160,9 +160,23 @@ def test_a_gpu_decodes_in_bfloat16_and_keeps_the_angles_of_rotations(model: Any,
     assert decode_dtype(torch.device("cuda")) is torch.bfloat16
     model.save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
-    assert load_writer(tmp_path, "cpu")[0].dtype == torch.float32
+    assert load_causal_lm(tmp_path, "cpu")[0].dtype == torch.float32
     half = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
     for name, tensor in half.state_dict().items():
         assert tensor.dtype == (torch.float32 if ".rotation." in name else torch.bfloat16), name
     assert not decoder.has_fixed_state(model) or any(".rotation." in name for name in half.state_dict())
     assert pieces_of(half, stop_at_eos=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["t2-tiny", "vanilla-tiny"])
+def test_text_on_a_gpu_follows_the_seed_and_ends(name: str) -> None:
+    torch.manual_seed(0)
+    config = tn.preset(name, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+    model = tn.TransNormerForCausalLM(config).cuda().eval()
+    sampling = Sampling(1.2, top_k=100, top_p=0.95)
+    first, again, other = (written(model, sampling=sampling, seed=seed, stop_at_eos=False) for seed in (1, 1, 2))
+    assert first == again != other
+    greedy = TOKENIZER(written(model, stop_at_eos=False), add_special_tokens=False)["input_ids"]
+    model.generation_config.eos_token_id = greedy[20]
+    assert written(model) == TOKENIZER.decode(greedy[: greedy.index(greedy[20])])

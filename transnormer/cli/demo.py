@@ -25,7 +25,7 @@ def demo(
     Example: transnormer demo --out demo
     """
     from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_record
-    from transnormer.generate.load import load_writer
+    from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
     from transnormer.report.demo_page import write_demo_page
@@ -33,7 +33,7 @@ def demo(
     twins = train_twins(out, overrides or [])
     print_table(COLUMNS, [twin.row() for twin in twins])
     print_text(f"{twins[0].name} continues {PROMPT!r}:\n")
-    model, tokenizer = load_writer(twins[0].folder / "final")
+    model, tokenizer = load_causal_lm(twins[0].folder / "final")
     pieces = []
 
     def show(piece: str) -> None:

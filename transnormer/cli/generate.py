@@ -46,13 +46,13 @@ def generate(
 
     Example: transnormer generate run --prompt "def main(" --max-new-tokens 200 --temperature 0.8 --seed 1
     """
-    from transnormer.generate.load import load_writer
+    from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
 
     sampling = Sampling(temperature, top_k, top_p)  # checked, whether it is used or not
     folder = model_folder(run, checkpoint)
-    model, tokenizer = load_writer(folder, device.value)
+    model, tokenizer = load_causal_lm(folder, device.value)
     seed = secrets.randbelow(2**32) if seed is None else seed
     chosen = "greedy" if greedy else f"seed {seed}"
     precision = str(model.dtype).removeprefix("torch.")

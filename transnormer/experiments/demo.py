@@ -65,10 +65,10 @@ def measure_state(model_folder: Path) -> tuple[int, ...]:
     """Bytes that a model holds while it decodes, after reading STATE_LENGTHS tokens: measured, not computed."""
     import torch
 
-    from transnormer.generate.load import load_writer
+    from transnormer.generate.load import load_causal_lm
     from transnormer.models.cache import DecodeCache, state_bytes
 
-    model, _ = load_writer(model_folder, "cpu")
+    model, _ = load_causal_lm(model_folder, "cpu")
     cache, sizes = DecodeCache(model.config), []
     piece = torch.zeros(1, 512, dtype=torch.long)
     with torch.inference_mode():

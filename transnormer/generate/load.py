@@ -14,7 +14,7 @@ from transnormer.errors import ConfigError, DataError
 from transnormer.models.quiet import no_progress_bars
 
 
-def load_writer(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
+def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
     """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer.
 
     It computes in `decode_dtype` of that device.
