@@ -27,6 +27,7 @@ def test_a_refusal_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DiskError, match=r"cannot write .*record.json: No space left .* bytes needed, .* bytes free"):
         files.write_json(path, {"loss": 2.0})
     assert path.read_text() == '{\n  "loss": 1.0\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_return(

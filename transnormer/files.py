@@ -59,10 +59,14 @@ def write_text(path: Path, text: str, hint: str = HINT) -> None:
             path.write_text(text, encoding="utf-8")
             return
         temporary = path.with_name(f"{TEMPORARY}{path.name}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            flush(file)
-        temporary.replace(path)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                flush(file)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         sync(path.parent)
 
 
