@@ -24,6 +24,9 @@ def demo(
 
     Example: transnormer demo --out demo
     """
+    from transnormer.config.load import load_config
+
+    load_config("demo", overrides or [])  # says what is wrong with a key before torch is loaded, which takes seconds
     from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_record
     from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling

@@ -32,6 +32,9 @@ def evaluate(
     Example: transnormer eval run --split test --checkpoint best
     """
     from transnormer.files import write_json
+    from transnormer.train.run_folder import RunFolder
+
+    RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
     from transnormer.train.loop import evaluate_run
 
     scored = evaluate_run(run, split.value, checkpoint.value)

@@ -31,8 +31,9 @@ def export(
 
     Example: transnormer export run --out my-model --dtype bfloat16
     """
+    folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
     from transnormer.models.export import export_model
 
-    report = export_model(model_folder(run, checkpoint), out, dtype.value)
+    report = export_model(folder, out, dtype.value)
     print_table(["", str(out)], report.items())
     print_text(f"use it: {report['loads with']}.from_pretrained('{out}'), after `import transnormer`")

@@ -46,12 +46,12 @@ def generate(
 
     Example: transnormer generate run --prompt "def main(" --max-new-tokens 200 --temperature 0.8 --seed 1
     """
+    folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
     from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
 
     sampling = Sampling(temperature, top_k, top_p)  # checked, whether it is used or not
-    folder = model_folder(run, checkpoint)
     model, tokenizer = load_causal_lm(folder, device.value)
     seed = secrets.randbelow(2**32) if seed is None else seed
     chosen = "greedy" if greedy else f"seed {seed}"

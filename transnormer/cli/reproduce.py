@@ -61,8 +61,10 @@ def reproduce(
 
     Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
     """
+    from transnormer.config.load import check_overrides
     from transnormer.experiments.paper import experiment
 
+    check_overrides(overrides or [])  # before torch is loaded, which takes seconds
     table = experiment(name)
 
     from transnormer.experiments.display import JobDisplay

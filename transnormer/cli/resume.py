@@ -15,6 +15,9 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder
 
     Example: transnormer resume run
     """
+    from transnormer.train.run_folder import RunFolder
+
+    RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
     from transnormer.train.loop import resume as continue_run
 
     print_outcome(run, continue_run(run))

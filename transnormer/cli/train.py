@@ -34,17 +34,21 @@ def train(
     from transnormer.config.load import dump_config, load_config
 
     config = load_config(recipe, overrides or [])
-    _check_names(config)
+    if out is None and not dry_run:
+        raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
+    _check_task(config)
+    if out is not None:
+        _check_out(out)
+    _check_model(config)
     if dry_run:
         from transnormer.train.loop import rehearse
 
         rehearse(config, out)
         print_text(dump_config(config).rstrip())
         return
-    if out is None:
-        raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
     from transnormer.train.loop import train as run
 
+    assert out is not None
     print_outcome(out, run(config, out))
 
 
@@ -63,11 +67,24 @@ def _in_a_line(metrics: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
 
 
-def _check_names(config: RunConfig) -> None:
-    """Refuse a task or model that does not exist before any data is prepared, which may take minutes."""
-    from transnormer.models.presets import preset
+def _check_task(config: RunConfig) -> None:
+    """Refuse a task that does not exist, before torch is loaded, which takes seconds."""
     from transnormer.tasks.registry import TASKS
 
     if config.task not in TASKS:
         raise ConfigError(f"task: unknown task '{config.task}'", hint=did_you_mean(config.task, TASKS))
+
+
+def _check_out(out: Path) -> None:
+    """Likewise a folder that cannot be a new run's; of several processes the first may have begun to fill it."""
+    from transnormer.train.run_folder import RunFolder
+
+    if os.environ.get("RANK", "0") == "0":
+        RunFolder(out).require_new()
+
+
+def _check_model(config: RunConfig) -> None:
+    """Refuse a model that does not exist before any data is prepared, which may take minutes."""
+    from transnormer.models.presets import preset
+
     preset(config.model.preset, **config.model.changes())

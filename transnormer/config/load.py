@@ -58,6 +58,12 @@ def read_config(path: Path) -> RunConfig:
     return _validated(tree, origins)
 
 
+def check_overrides(overrides: Iterable[str]) -> None:
+    """Raise for an override that no recipe could take: it is not key=value, or there is no such key."""
+    for text in overrides:
+        _lay_over({}, _parse_override(text), (), {}, _constant(f"{_OVERRIDE}{text}"))
+
+
 def dump_config(config: RunConfig) -> str:
     """YAML text of every key; `load_config` of it gives an equal config."""
     return dump_yaml(config.model_dump(mode="json"))

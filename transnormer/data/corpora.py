@@ -33,13 +33,17 @@ def list_corpora() -> list[str]:
     return sorted(_loaders())
 
 
+def require_corpus(name: str) -> None:
+    """Refuse a name that is none of a corpus."""
+    if name not in _loaders():
+        raise ConfigError(f"unknown corpus '{name}'", did_you_mean(name, _loaders()))
+
+
 def open_corpus(name: str, source: str | Path | Sequence[str | Path] | None = None) -> Corpus:
     """A corpus by name; `source` is its file or folder, for 'text' one pattern or several, for 'python' nothing."""
-    loaders = _loaders()
-    if name not in loaders:
-        raise ConfigError(f"unknown corpus '{name}'", did_you_mean(name, loaders))
+    require_corpus(name)
     sources = [source] if isinstance(source, str | Path) else list(source or [])
-    return loaders[name]([str(each) for each in sources])
+    return _loaders()[name]([str(each) for each in sources])
 
 
 def _loaders() -> dict[str, Callable[[list[str]], Corpus]]:

@@ -8,12 +8,10 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
-from transnormer.data.open_store import Store
-from transnormer.environment import describe_environment
 from transnormer.errors import ConfigError, DataError, DiskError
 from transnormer.files import (
     TEMPORARY,
@@ -27,6 +25,9 @@ from transnormer.files import (
     write_json,
     write_text,
 )
+
+if TYPE_CHECKING:
+    from transnormer.data.open_store import Store
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,8 @@ class RunFolder:
     def _describe(self, data: Store) -> None:
         """Write what is not there yet of the files beside the config."""
         if not self.environment_file.is_file():
+            from transnormer.environment import describe_environment  # not for a folder that is only looked at
+
             write_json(self.environment_file, describe_environment())
         if not self.data_file.is_file():
             write_json(self.data_file, {"store": str(data.path), "digest": data.digest})

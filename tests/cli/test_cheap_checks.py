@@ -1,0 +1,73 @@
+"""Faults in what was typed are found before torch is loaded: none of these answers may wait for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+from transnormer.cli.app import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ending:
+    heavy = {"torch", "transformers", "accelerate"} & sys.modules.keys()
+    sys.exit(f"loaded {sorted(heavy)}" if heavy else ending.code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train demo", "name the run folder"),
+        ("train demoo --out new", "no recipe 'demoo'"),
+        ("train demo --out new train.stepz=3", "train.stepz: no such key"),
+        ("train demo --out new train.speed=graph", "train.speed is now train.execution"),
+        ("train demo --out new lra.protocol=skyformer", "is a key of the lra tasks"),
+        ("train demo --out new task=casual_lm", "unknown task 'casual_lm'"),
+        ("train demo --out full", "full is not empty"),
+        ("train demo --out run", "run already holds a run"),
+        ("train demo --out run --dry-run", "run already holds a run"),
+        ("resume new", "new is not a run folder"),
+        ("resume broken", "train.stepz: no such key"),
+        ("eval new", "new is not a run folder"),
+        ("generate new", "new does not exist"),
+        ("generate full", "neither a run folder nor a model folder"),
+        ("export new --out other", "new does not exist"),
+        ("data prepare", "Missing option '--out'"),
+        ("data prepare pyton --out new", "unknown corpus 'pyton'"),
+        ("data prepare python --out full", "full exists already"),
+        ("data prepare lra/listops --out full", "full exists already"),
+        ("data prepare lra/listop --out new", "unknown Long-Range Arena task 'lra/listop'"),
+        ("reproduce nothing", "no table 'nothing'"),
+        ("reproduce lra train.stepz=3", "train.stepz: no such key"),
+        ("reproduce lra steps", "'steps' is not an override"),
+        ("demo train.stepz=3", "train.stepz: no such key"),
+        ("bench sped", "No such command 'sped'"),
+        ("explain train.stepz", "train.stepz"),
+    ],
+)
+def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message: str, tmp_path: Path) -> None:
+    for name, file, text in (
+        ("full", "x", ""),
+        ("run", "config.yaml", "seed: 1\n"),
+        ("broken", "config.yaml", "train:\n  stepz: 3\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert message in done.stdout + done.stderr
+    assert done.returncode == 2, done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
