@@ -117,8 +117,8 @@ def test_only_the_steps_that_are_left_are_counted(tmp_path: Path) -> None:
     assert speeds.seconds(job()) == START_SECONDS + 500
     assert speeds.seconds(half_done) == START_SECONDS + 200
     budget = Budget(speeds, time.monotonic() + 400)
-    assert not budget.has_room_for(job())
-    assert budget.has_room_for(half_done)
+    assert not budget.fits(job())
+    assert budget.fits(half_done)
     assert budget.plan([job(), half_done], 1) == ([half_done], [job()])
 
 

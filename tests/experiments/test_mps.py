@@ -96,7 +96,7 @@ def test_one_that_is_running_is_used_and_left_running(fake: Fake, tmp_path: Path
     assert fake.said == ["the processes share the GPU through the MPS daemon that is running already"]
 
 
-def test_one_that_a_killed_grid_left_is_taken_over_and_ended(fake: Fake, tmp_path: Path) -> None:
+def test_one_that_a_killed_runner_left_is_taken_over_and_ended(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     (tmp_path / "pipe" / "daemon").touch()
     with mps.shared_gpu(tmp_path, fake.said.append) as environment:

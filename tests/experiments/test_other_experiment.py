@@ -17,7 +17,7 @@ from rich.console import Console
 from transnormer.errors import ConfigError, Preempted
 from transnormer.experiments.display import JobDisplay
 from transnormer.experiments.experiment import Experiment, Selection, plan
-from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.record import read_records
 from transnormer.experiments.runner import Runner
 from transnormer.experiments.table import Table
 
@@ -31,12 +31,13 @@ class TinyModels(Experiment):
 
     name = "tiny"
     setups: ClassVar = {"demo": "demo"}
+    title = "Tiny models"
+    caption = "Perplexity."
     rows = ("t2", "vanilla")
-    columns = ("python",)
     table = Table(
         {"t2": {"python": 2.5}, "vanilla": {}},
-        columns,
-        lambda record: (record.preset.removesuffix("-tiny"), "python"),
+        ("python",),
+        lambda record: (record.preset.removesuffix("-tiny"), "python") if record.task == "causal_lm" else None,
         higher_is_better=False,
     )
 
@@ -45,9 +46,6 @@ class TinyModels(Experiment):
 
     def settings(self, row: str, column: str, setup: str) -> list[str]:
         return [*SHORT, f"model.preset={row}-tiny"]
-
-    def page(self, records: Sequence[Record]) -> str:
-        return f"# Tiny models\n\n{self.table.markdown(records)}\n"
 
 
 class MoreModels(TinyModels):
@@ -113,10 +111,12 @@ def test_it_runs_and_can_be_stopped_and_is_shown(case: ReproduceCase, monkeypatc
     assert "sources" not in t2.data.meta, "the digest has its many files"
     assert t2.resumed_after
     assert f"python-t2-42: valid perplexity {t2.score:.2f} after" in seen
-    page = (case.results / "README.md").read_text()
+    page, cost = (case.results / "README.md").read_text().split("## Cost")
+    assert "| t2 | " in cost
     rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| ")}
     better = min(records.values(), key=lambda record: record.score)
     assert f"**{better.score:.2f}‡**" in page
+    assert "‡ differs from the recipe: " in page
     assert rows["t2"].endswith("| 2.50 |")
     assert rows["vanilla"].endswith("| – |")
     assert page.count("**") == 2

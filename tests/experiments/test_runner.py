@@ -306,7 +306,7 @@ def test_a_budget_too_short_for_any_job_is_used_anyway(case: ReproduceCase, monk
 
 
 def test_jobs_that_fit_come_before_those_that_do_not(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget.Budget, "has_room_for", lambda _, job: job.row == "vanilla")
+    monkeypatch.setattr(budget.Budget, "fits", lambda _, job: job.row == "vanilla")
     assert case.run("--budget-minutes", "5", "--jobs", "1") == 0, case.err
     started = [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")]
     assert started == ["text-vanilla-42", "text-t2-42"]

@@ -1,1 +1,1 @@
-"""Several runs under one command: the demo, and the paper's grids."""
+"""Several runs under one command: the demo, and the jobs of the paper's tables."""

@@ -90,7 +90,7 @@ class Budget:
         """Until the deadline; negative after it."""
         return self.deadline - time.monotonic()
 
-    def has_room_for(self, job: Job) -> bool:
+    def fits(self, job: Job) -> bool:
         """Whether a job that starts now is expected to end in time."""
         return self.speeds.seconds(job) <= self.seconds_left
 
@@ -110,16 +110,16 @@ def _kind(job: Job) -> tuple[str, str]:
 
 
 def what_fits(durations: Sequence[tuple[Item, float]], at_once: int, seconds: float) -> tuple[list[Item], list[Item]]:
-    """Those that end in time when `at_once` of them are taken in order, each as soon as there is room, and the others.
+    """Those that end in time when `at_once` are taken in order, each as soon as a worker is free, and the others.
 
     One that would not end in time is passed over; a shorter one behind it may still fit.
     """
     free_at = [0.0] * at_once
     fitting, left = [], []
     for item, duration in durations:
-        place = free_at.index(min(free_at))
-        if free_at[place] + duration <= seconds:
-            free_at[place] += duration
+        first = free_at.index(min(free_at))
+        if free_at[first] + duration <= seconds:
+            free_at[first] += duration
             fitting.append(item)
         else:
             left.append(item)

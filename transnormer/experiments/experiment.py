@@ -16,6 +16,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
+from transnormer.experiments.table import Table, cost_in_words, marks_in_words, seeds_in_words
 from transnormer.models.presets import preset
 
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
@@ -28,6 +29,9 @@ class Experiment(ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    caption: ClassVar[str]  # what the figures are, and whose they stand beside
+    table: ClassVar[Table]
     # Where the recipes of each set-up lie; the first is that of the paper.
     setups: ClassVar[Mapping[str, str]]
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
@@ -44,9 +48,9 @@ class Experiment(ABC):
         """What can be named in `--methods`, in the order in which it is run."""
 
     @property
-    @abstractmethod
     def columns(self) -> Sequence[str]:
         """What can be named in `--tasks`."""
+        return self.table.columns
 
     @abstractmethod
     def recipe(self, column: str, setup: str) -> str:
@@ -56,10 +60,6 @@ class Experiment(ABC):
     def settings(self, row: str, column: str, setup: str) -> list[str]:
         """What a row changes of it, as key=value."""
 
-    @abstractmethod
-    def page(self, records: Sequence[Record]) -> str:
-        """The table, and what a reader must know about it, as Markdown."""
-
     def data_name(self, column: str) -> str:
         """What `transnormer data prepare` calls the data of a column."""
         return column
@@ -68,9 +68,30 @@ class Experiment(ABC):
         """Whether a job can do without a store that somebody has prepared."""
         return True
 
+    def notes(self, records: Sequence[Record]) -> list[str]:
+        """Below the table, after what its marks mean."""
+        return []
+
     def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
         """What keeps records that lie in a folder from standing in one table with these jobs, if anything."""
         return None
+
+    def page(self, records: Sequence[Record]) -> str:
+        """The table, and what a reader must know about it, as Markdown; records of other tables are left out."""
+        records = [record for record in records if self.table.locate(record)]
+        folders = sorted(recipe_folders(records) - {next(iter(self.setups.values()))})
+        recipes = f" Recipes: {', '.join(f'`{folder}/*`' for folder in folders)}." if folders else ""
+        notes = [*marks_in_words(self.table, records), *self.notes(records)]
+        parts = [
+            f"# {self.title}\n\nGenerated from the JSON files beside it (`transnormer reproduce {self.name}` writes "
+            f"both); one file is one run, with its configuration, data, versions and hardware.{recipes}",
+            f"{self.caption}{seeds_in_words(records)}",
+            self.table.markdown(records),
+            *(["  \n".join(notes)] if notes else []),
+            f"## Cost\n\n{cost_in_words(records)}",
+            self.table.cost(records),
+        ]
+        return "\n\n".join(parts) + "\n"
 
     def folder(self, setup: str) -> str:
         """Where the jobs of a set-up lie, in runs/ and in results/."""
@@ -157,6 +178,11 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                     jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments)))
     faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
     return jobs
+
+
+def recipe_folders(records: Sequence[Record]) -> set[str]:
+    """Where the recipes of these records lie: one folder a set-up."""
+    return {record.recipe_folder for record in records if record.recipe_folder}
 
 
 def job_name(row: str, column: str, seed: int) -> str:

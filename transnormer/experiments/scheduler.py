@@ -119,7 +119,7 @@ class Scheduler:
         budget = self.budget
         if budget is None:
             return next(iter(waiting), None)
-        fitting = (status for status in waiting if budget.has_room_for(status.job))
+        fitting = (status for status in waiting if budget.fits(status.job))
         return next(fitting, waiting[0] if waiting and budget.allows_a_start else None)
 
     def _take(self, ended: Ended) -> None:

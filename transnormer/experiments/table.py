@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from transnormer.experiments.record import Record
+from transnormer.experiments.record import Data, Record
 
 NONE = "–"
 STAND_IN, CHANGED, RESUMED = "†", "‡", "§"
@@ -19,12 +21,12 @@ Records = Sequence[Record]
 class Table:
     """Rows down; for each column ours and the paper's figure, then means over some columns.
 
-    `place` says in which row and column a record belongs, if in any; `paper` has all rows in the paper's order.
+    `locate` says in which row and column a record belongs, if in any; `paper` has all rows in the paper's order.
     """
 
     paper: Mapping[str, Mapping[str, float]]
     columns: Sequence[str]
-    place: Callable[[Record], tuple[str, str] | None]
+    locate: Callable[[Record], tuple[str, str] | None]
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
     corner: str = "method"
     higher_is_better: bool = True
@@ -34,7 +36,7 @@ class Table:
         rows, means = self.rows(records), self.means(records)
         ours = {column: [_mean_score(self.of(records, row, column)) for row in rows] for column in self.columns}
         choose = max if self.higher_is_better else min
-        best = {column: choose(filter(None, scores), default=None) for column, scores in ours.items()}
+        best = {column: choose(_numbers(scores), default=None) for column, scores in ours.items()}
         lines = []
         for index, row in enumerate(rows):
             line, paper = [row], self.paper.get(row, {})
@@ -53,12 +55,12 @@ class Table:
 
     def rows_that_ran(self, records: Records) -> list[str]:
         """In the order of the records."""
-        return list(dict.fromkeys(place[0] for record in records if (place := self.place(record))))
+        return list(dict.fromkeys(found[0] for record in records if (found := self.locate(record))))
 
     def of(self, records: Records, row: str | None, column: str) -> list[Record]:
         """The records, one for each seed, in a row (None: in any) and column."""
-        found = [(record, self.place(record)) for record in records]
-        return [record for record, place in found if place and place[1] == column and row in (None, place[0])]
+        located = [(record, self.locate(record)) for record in records]
+        return [record for record, at in located if at and at[1] == column and row in (None, at[0])]
 
     def text(self, records: Records, row: str, column: str) -> str:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
@@ -98,10 +100,19 @@ def seeds_in_words(records: Records) -> str:
     return f" Mean and standard deviation over the seeds {', '.join(map(str, seeds))}, or those of them that ran."
 
 
-def changes_in_words(records: Records) -> list[str]:
-    """What the mark of changed recipes means here."""
+def marks_in_words(table: Table, records: Records) -> list[str]:
+    """What the marks mean here, and how data were come by that are not as published."""
+    lines = []
+    for column in table.columns:
+        found = {record.data.label: record.data.meta for record in table.of(records, None, column)}
+        if Data.STAND_IN in found:
+            difference = _difference(found[Data.STAND_IN])
+            lines.append(f"{STAND_IN} {column}: not the published data, never compare with it ({difference}).")
+        if regenerated := found.get("regenerated"):
+            seed = regenerated["generated"]["seed"]
+            lines.append(f"{column}: generated anew by the published procedure, seed {seed}.")
     changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record.changes.items()})
-    return [f"{CHANGED} differs from the recipe: {', '.join(changes)}."] if changes else []
+    return [*lines, f"{CHANGED} differs from the recipe: {', '.join(changes)}."] if changes else lines
 
 
 def cost_in_words(records: Records) -> str:
@@ -122,6 +133,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(present) if present and len(present) == len(values) else None
 
 
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None and not math.isnan(value)]
+
+
 def _mean_score(records: Records) -> float | None:
     return _mean([record.score for record in records])
 
@@ -131,12 +146,18 @@ def _figure(value: float | None) -> str:
 
 
 def _marks(records: Records) -> str:
-    marks = {STAND_IN: any(record.is_stand_in for record in records), CHANGED: any(map(_is_changed, records))}
+    marks = {
+        STAND_IN: any(record.is_stand_in for record in records),
+        CHANGED: any(record.changes for record in records),
+    }
     return "".join(mark for mark, holds in marks.items() if holds)
 
 
-def _is_changed(record: Record) -> bool:
-    return bool(record.changes)
+def _difference(meta: dict[str, Any]) -> str:
+    parts = [f"{part} has {difference}" for part, difference in (meta.get("differs_from_published") or {}).items()]
+    if meta.get("limit"):
+        parts.append(f"at most {meta['limit']:,} examples of each split")
+    return ", ".join(parts)
 
 
 def _cost(records: Records) -> str:

@@ -9,7 +9,7 @@ import pytest
 from record_case import PUBLISHED, REGENERATED, STAND_IN, make_record
 
 from transnormer.experiments.experiment import Selection, plan
-from transnormer.experiments.paper.lra import PAPER, TABLE, TASKS, LongRangeArena, place, summary
+from transnormer.experiments.paper.lra import PAPER, TABLE, TASKS, LongRangeArena, locate, summary
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.recording import check_record
 from transnormer.models.presets import METHODS
@@ -129,7 +129,7 @@ def test_published_records_are_of_the_jobs_that_the_recipes_describe(setup: str)
     arena = LongRangeArena()
     results = ROOT / "results" / arena.folder(setup)
     for found in read_records(results):
-        method, task = place(found) or ("", "")
+        method, task = locate(found) or ("", "")
         selection = Selection([method], [task], [found.seed], setup, overrides=["data.source=somewhere"])
         (job,) = plan(arena, selection, Path("runs"))
         check_record(found, job, results / f"{found.name}.json", None)

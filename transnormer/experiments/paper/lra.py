@@ -10,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from transnormer.config.load import load_config
 from transnormer.data.lra.spec import spec_of
-from transnormer.experiments.experiment import Experiment
+from transnormer.experiments.experiment import Experiment, recipe_folders
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record, read_records
-from transnormer.experiments.table import (
-    CHANGED,
-    STAND_IN,
-    Records,
-    Table,
-    changes_in_words,
-    cost_in_words,
-    markdown,
-    seeds_in_words,
-)
+from transnormer.experiments.table import CHANGED, STAND_IN, Records, Table, markdown
 from transnormer.models.presets import METHODS, list_presets, preset
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
@@ -59,10 +50,35 @@ PAPER: dict[str, dict[str, float]] = {
 _FIRST = ("t2", "vanilla", "linear_elu", "performer", "cosformer", "t1")
 
 
+def locate(record: Record) -> tuple[str, str] | None:
+    """Method and task of a record; None for one of another experiment."""
+    method, _, task = record.preset.rpartition("-lra-")
+    return (method, task) if method and record.task == f"lra/{task}" else None
+
+
+def _means(records: Records) -> dict[str, Sequence[str]]:
+    """Over all tasks, and over those that are not only stand-ins, or not run at all."""
+    means: dict[str, Sequence[str]] = {f"mean of {len(TASKS)}": TASKS}
+    others = [task for task in TASKS if all(record.is_stand_in for record in TABLE.of(records, None, task))]
+    if 0 < len(others) < len(TASKS) - 1:
+        means[f"mean without {', '.join(others)}"] = [task for task in TASKS if task not in others]
+    return means
+
+
+TABLE = Table(PAPER, TASKS, locate, _means)
+
+
 class LongRangeArena(Experiment):
     """Every method that has a model for the five tasks."""
 
     name = "lra"
+    title = "Long-Range Arena"
+    caption = (
+        "## Test accuracy\n\nIn percent, of the checkpoint that is best on the validation split, beside the figure of "
+        'the paper (Qin et al. 2022, "The Devil in Linear Transformer"; its rows from vanilla to skyformer are those '
+        "of Chen et al. 2021). The best of ours in bold."
+    )
+    table = TABLE
     # Skyformer's, which the paper names; the one its own rows were made in; the larger one of its released scripts; and
     # the second of these with what T2 does best with on the validation splits.
     setups: ClassVar = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release", "tuned": "lra/tuned"}
@@ -70,7 +86,6 @@ class LongRangeArena(Experiment):
         "cuda": {"listops": 500.0, "text": 400.0, "image": 120.0, "pathfinder": 250.0, "retrieval": 200.0},
         "cpu": {"listops": 1.0, "text": 1.0, "image": 0.2, "pathfinder": 0.5, "retrieval": 0.5},
     }
-    columns = TASKS
 
     @cached_property
     def rows(self) -> list[str]:
@@ -95,51 +110,17 @@ class LongRangeArena(Experiment):
     def is_prepared_on_demand(self, column: str) -> bool:
         return spec_of(f"lra/{column}").generated
 
-    def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
+    def conflict(self, records: Records, jobs: Sequence[Job]) -> str | None:
         """A folder of records is one table, and a table is of one set-up."""
         ours = {job.recipe.rpartition("/")[0] for job in jobs}
         others = recipe_folders(records) - ours
         named = [", ".join(f"{folder}/*" for folder in sorted(folders)) for folders in (others, ours)]
         return f"has records of {named[0]}, these jobs are of {named[1]}" if others else None
 
-    def page(self, records: Sequence[Record]) -> str:
-        folders = sorted(recipe_folders(records) - {"lra"})
-        recipes = f" Recipes: {', '.join(f'`{folder}/*`' for folder in folders)}." if folders else ""
-        parts = [
-            "# Long-Range Arena\n\nGenerated from the JSON files beside it (`transnormer reproduce lra` writes both); "
-            f"one file is one run, with its configuration, data, versions and hardware.{recipes}",
-            "## Test accuracy\n\nIn percent, of the checkpoint that is best on the validation split, beside the figure "
-            'of the paper (Qin et al. 2022, "The Devil in Linear Transformer"; its rows from vanilla to skyformer are '
-            f"those of Chen et al. 2021). The best of ours in bold.{seeds_in_words(records)}",
-            TABLE.markdown(records),
-            *_footnotes(records),
-            f"## Cost\n\n{cost_in_words(records)}",
-            TABLE.cost(records),
-        ]
-        return "\n\n".join(parts) + "\n"
-
-
-def place(record: Record) -> tuple[str, str] | None:
-    """Method and task of a record; None for one of another experiment."""
-    method, _, task = record.preset.rpartition("-lra-")
-    return (method, task) if method and record.task == f"lra/{task}" else None
-
-
-def recipe_folders(records: Records) -> set[str]:
-    """Where the recipes of these records lie: one folder a set-up."""
-    return {record.recipe_folder for record in records if record.recipe_folder}
-
-
-def _means(records: Records) -> dict[str, Sequence[str]]:
-    """Over all tasks, and over those that are not only stand-ins, or not run at all."""
-    means: dict[str, Sequence[str]] = {f"mean of {len(TASKS)}": TASKS}
-    others = [task for task in TASKS if all(record.is_stand_in for record in TABLE.of(records, None, task))]
-    if 0 < len(others) < len(TASKS) - 1:
-        means[f"mean without {', '.join(others)}"] = [task for task in TASKS if task not in others]
-    return means
-
-
-TABLE = Table(PAPER, TASKS, place, _means)
+    def notes(self, records: Records) -> list[str]:
+        if any(record.task == "lra/text" and record.protocol.startswith("lra_compat") for record in records):
+            return ["text under lra_compat: the checkpoint that is best on the test split, as in published numbers."]
+        return []
 
 
 def summary(results: Path) -> str | None:
@@ -170,26 +151,3 @@ def summary(results: Path) -> str | None:
         f"compare. {CHANGED} Differs from the recipe. What that means, and everything beside the paper's figures: "
         f"{links}):\n\n{markdown(['set-up', 'method', *TASKS, 'mean without retrieval'], rows)}\n"
     )
-
-
-def _footnotes(records: Records) -> list[str]:
-    """What the marks mean, and how the other sets were come by."""
-    lines = []
-    for task in TASKS:
-        found = {record.data.label: record.data.meta for record in TABLE.of(records, None, task)}
-        if stand_in := found.get("stand-in"):
-            lines.append(f"{STAND_IN} {task}: not the published data, never compare with it ({_difference(stand_in)}).")
-        if regenerated := found.get("regenerated"):
-            seed = regenerated["generated"]["seed"]
-            lines.append(f"{task}: generated anew by the published procedure, seed {seed}.")
-    lines += changes_in_words(records)
-    if any(record.task == "lra/text" and record.protocol.startswith("lra_compat") for record in records):
-        lines.append("text under lra_compat: the checkpoint that is best on the test split, as in published numbers.")
-    return ["  \n".join(lines)] if lines else []
-
-
-def _difference(meta: dict[str, Any]) -> str:
-    parts = [f"{part} has {difference}" for part, difference in (meta.get("differs_from_published") or {}).items()]
-    if meta.get("limit"):
-        parts.append(f"at most {meta['limit']:,} examples of each split")
-    return ", ".join(parts)
