@@ -60,6 +60,10 @@ def test_a_method_that_does_not_rotate_keeps_its_positions() -> None:
 
     assert positions() == ["none", "none", "none", "sinusoidal", "sinusoidal"]
     assert positions("model.position_embedding=learned") == ["learned"] * 5
+    (learned,) = planned(
+        ["vanilla"], ["text"], overrides=["data.source=x", "model.position_embedding=learned"], setup="tuned"
+    )
+    assert learned.config.model.scale_embedding is None, "who chooses positions is left alone"
     assert positions("model.position_embedding=none") == ["none"] * 5
 
 

@@ -44,7 +44,7 @@ class TinyModels(Experiment):
     def recipe(self, column: str, setup: str) -> str:
         return self.setups[setup]
 
-    def settings(self, row: str, column: str, setup: str) -> list[str]:
+    def settings(self, row: str, column: str, selection: Selection) -> list[str]:
         return [*SHORT, f"model.preset={row}-tiny"]
 
 
@@ -55,8 +55,8 @@ class MoreModels(TinyModels):
     home = "tiny"
     rows = ("baseline", "linear_elu")
 
-    def settings(self, row: str, column: str, setup: str) -> list[str]:
-        return super().settings("t2" if row == "baseline" else row, column, setup)
+    def settings(self, row: str, column: str, selection: Selection) -> list[str]:
+        return super().settings("t2" if row == "baseline" else row, column, selection)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,6 +22,23 @@ from transnormer.models.presets import preset
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What a person asked for of an experiment."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    seeds: Sequence[int]
+    setup: str
+    data: Path | None = None
+    overrides: Sequence[str] = field(default_factory=list)
+
+    @property
+    def keys(self) -> list[str]:
+        """Those that are overridden."""
+        return [override.partition("=")[0].strip() for override in self.overrides]
+
+
 class Experiment(ABC):
     """Rows (`--methods`) and columns (`--tasks`) of a table, each crossing of which is a job for every seed.
 
@@ -57,8 +74,8 @@ class Experiment(ABC):
         """The shipped recipe of a column's jobs."""
 
     @abstractmethod
-    def settings(self, row: str, column: str, setup: str) -> list[str]:
-        """What a row changes of it, as key=value."""
+    def settings(self, row: str, column: str, selection: Selection) -> list[str]:
+        """What a row changes of it, as key=value; what a person overrides is laid over it."""
 
     def data_name(self, column: str) -> str:
         """What `transnormer data prepare` calls the data of a column."""
@@ -100,23 +117,6 @@ class Experiment(ABC):
     def page_file(self, results: Path) -> Path:
         """Beside the records."""
         return results / ("README.md" if self.home == self.name else f"{self.name}.md")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What a person asked for of an experiment."""
-
-    rows: Sequence[str]
-    columns: Sequence[str]
-    seeds: Sequence[int]
-    setup: str
-    data: Path | None = None
-    overrides: Sequence[str] = field(default_factory=list)
-
-    @property
-    def keys(self) -> list[str]:
-        """Those that are overridden."""
-        return [override.partition("=")[0].strip() for override in self.overrides]
 
 
 def chosen(what: str, text: str | None, known: Sequence[str]) -> list[str]:
@@ -171,7 +171,7 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                 name = job_name(row, column, seed)
                 with faults.of([name]):
                     recipe = experiment.recipe(column, selection.setup)
-                    settings = experiment.settings(row, column, selection.setup)
+                    settings = experiment.settings(row, column, selection)
                     arguments = [*settings, *selection.overrides, *stores[column], f"seed={seed}"]
                     config = load_config(recipe, arguments)
                     preset(config.model.preset, **config.model.changes())  # the config of a model checks its options

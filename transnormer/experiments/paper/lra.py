@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from transnormer.config.load import load_config
 from transnormer.data.lra.spec import spec_of
-from transnormer.experiments.experiment import Experiment, recipe_folders
+from transnormer.experiments.experiment import Experiment, Selection, recipe_folders
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.table import CHANGED, STAND_IN, Records, Table, markdown
@@ -96,10 +96,10 @@ class LongRangeArena(Experiment):
     def recipe(self, column: str, setup: str) -> str:
         return f"{self.setups[setup]}/{column}"
 
-    def settings(self, row: str, column: str, setup: str) -> list[str]:
+    def settings(self, row: str, column: str, selection: Selection) -> list[str]:
         model = f"{row}-lra-{column}"
-        left_out = load_config(self.recipe(column, setup)).model.position_embedding == "none"
-        if not left_out or preset(model).position != "none":
+        left_out = load_config(self.recipe(column, selection.setup)).model.position_embedding == "none"
+        if not left_out or "model.position_embedding" in selection.keys or preset(model).position != "none":
             return [f"model.preset={model}"]
         # A recipe may leave absolute positions out; a method that does not rotate queries and keys needs them.
         return [f"model.preset={model}", "model.position_embedding=sinusoidal", "model.scale_embedding=true"]
