@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from transnormer.config.explain import explain
 from transnormer.config.keys import all_keys
 from transnormer.config.load import load_config, read_config
 from transnormer.config.renamed import RENAMED, upgraded
@@ -52,3 +53,10 @@ def test_upgrading_leaves_the_tree_as_it_was() -> None:
     assert upgraded(tree) == {"train": {"execution": "cuda_graph", "steps": 3}, "seed": 1}
     assert tree["train"] == {"speed": "graph", "steps": 3}
     assert upgraded(upgraded(tree)) == upgraded(tree)
+
+
+@pytest.mark.parametrize(("old", "now"), [("train.speed", "train.execution"), ("protocol", "lra.protocol")])
+def test_explain_knows_old_keys(old: str, now: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        explain(old)
+    assert caught.value.hint == f"it is now '{now}'"

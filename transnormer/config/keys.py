@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from transnormer.config.renamed import RENAMED
 from transnormer.config.schema import RunConfig
 from transnormer.config.section import Section
 
@@ -63,6 +64,8 @@ def nearest_key(wrong: str) -> str:
     Tried in turn: the same last word elsewhere (steps, for train.steps), a misspelling in the same section, one
     anywhere, and the key whose description has these words (learning_rate, for optim.lr).
     """
+    if renamed := RENAMED.get(wrong):
+        return f"it is now '{renamed.now}'"
     keys = all_keys()
     section, _, leaf = wrong.rpartition(".")
     siblings = {_leaf(key): key for key in keys if key.rpartition(".")[0] == section}

@@ -75,13 +75,13 @@ class DataSection(Section):
     )
     source: str | None = Field(
         default=None,
-        description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for the corpus text, or files of an lra task",
+        description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for corpus text, or the files of an lra task",
     )
     tokenizer: str | None = Field(
         default=None, description="byte, bpe, word, gpt2:FOLDER, roberta:FOLDER or a saved one; null: the corpus's own"
     )
     vocab_size: int | None = Field(
-        default=None, gt=0, description="size of a trained bpe (null: 8000), or words to keep (null: all)"
+        default=None, gt=0, description="tokens of a trained bpe (null: 8000), or of a word vocabulary (null: all)"
     )
     limit_bytes: int | None = Field(default=None, gt=0, description="train on the first so many bytes of `corpus` only")
     sequence_length: int = Field(default=512, gt=0, description="tokens per training and evaluation window")

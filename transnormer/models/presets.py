@@ -1,8 +1,8 @@
-"""Models by name, '<method>-<size>': a method is its mixers, a size is the shell they run in.
+"""Models by name, '<method>-<size>': a method is its mixers, a size is the model config they run in.
 
 Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
 parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop. A method
-without a causal form has no causal sizes. The shells of the competitors are those that reproduce the paper's counts.
+without a causal form has no causal sizes. Competitors have the model configs that reproduce the paper's counts.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ _SCALE_NORM = {"norm": "scale", "final_norm": "layer"}
 _FLASH = {
     "lm": {**_SCALE_NORM, "num_hidden_layers": 10, "num_attention_heads": 1},
     "tiny": {**_SCALE_NORM, "num_hidden_layers": 7, "num_attention_heads": 1},
-    # Pre-norm without a last norm: in RoBERTa's shell, made for post-norm, nothing adds one.
+    # Pre-norm without a last norm: RoBERTa's model, made for post-norm, adds none.
     "mlm": {"num_hidden_layers": 24, "num_attention_heads": 1, "norm_first": True, "final_norm": "none"},
 }
-# Transformer-XL's shell: relative positions only, post-norm, an output bias.
+# Transformer-XL's model: relative positions only, post-norm, an output bias.
 _LONG_SHORT_CAUSAL = {
     "norm_first": False,
     "position_embedding": "none",
@@ -126,7 +126,7 @@ def _informer(factor: int) -> dict[str, Any]:
     return {"mixer_options": {"informer": {"factor": factor}}}
 
 
-# What a method changes in a size, or in all sizes of a family ("lra"), where the paper's shell for it differs.
+# What a method changes in a size, or in all sizes of a family ("lra"), where the paper's model config for it differs.
 REFINEMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "performer": {size: {"mixer_options": {"performer": {"num_features": 64}}} for size in ("lm", "mlm")},
     "flash_quad": {**_FLASH, "lra": {"num_attention_heads": 1}},
@@ -179,9 +179,9 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
 
     refinements = REFINEMENTS.get(method, {})
     refined = refinements.get(size) or refinements.get(size.partition("-")[0]) or {}
-    shell = {**METHODS[method], **SIZES[size], **refined}
-    by_feed_forward = {kind: shell.pop(kind, {}) for kind in ("glu", "ffn")}
-    values = {**shell, **by_feed_forward[METHODS[method]["feed_forward"]]}
+    combined = {**METHODS[method], **SIZES[size], **refined}
+    by_feed_forward = {kind: combined.pop(kind, {}) for kind in ("glu", "ffn")}
+    values = {**combined, **by_feed_forward[METHODS[method]["feed_forward"]]}
     options = {mixer: dict(chosen) for mixer, chosen in values.pop("mixer_options", {}).items()}
     for mixer, chosen in (overrides.pop("mixer_options", None) or {}).items():
         options[mixer] = {**options.get(mixer, {}), **chosen}
