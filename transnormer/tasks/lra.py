@@ -118,7 +118,7 @@ class LongRangeArena(Task):
                 f"{self.name}, which have up to {positions} tokens",
                 hint="leave it out",
             )
-        # A preset of Skyformer's size has a few rows to spare in both tables; one made for another task may have too few.
+        # A preset of Skyformer's size has rows to spare in both tables; one made for another task may have too few.
         fields["vocab_size"] = max(size.vocab_size, self.store.vocab_size)
         _refuse_amounts(size, self.spec)
         if size.embedding == "number":
