@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,10 +113,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                 batch, length, heads, d = shape
                 mask = torch.ones(batch, length) if everything else None
                 state = tensors((batch, heads, d, d), dtype=torch.float32)[0] if everything else None
-                results = norm.norm_attention(
-                    q, k, v, causal=causal, feature_map="1+elu", mask=mask, state=state, square_sums=everything
-                )
-                differentiated(*results)
+                call = partial(norm.norm_attention, q, k, v, causal=causal, feature_map="1+elu", mask=mask, state=state)
+                differentiated(*call(square_sums=False)[:2])
+                if everything:
+                    with torch.no_grad():
+                        call(square_sums=True)
 
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
@@ -131,14 +133,16 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                 "causal": causal,
                 "block_size": block,
                 "dropout_p": dropout,
-                "square_sums": squared,
             }
 
-            def run_diag(d=d, e=e, masked=masked, options=options):
+            def run_diag(d=d, e=e, masked=masked, squared=squared, options=options):
                 q, k, v = tensors(*((2, 512, 4, size) for size in (d, d, e)))
                 mask = torch.ones(2, 512) if masked else None
                 if diag.why_not(device="cuda", q=q, v=v, block_size=options["block_size"]) is None:
-                    differentiated(*diag.diag_attention(q, k, v, mask=mask, **options))
+                    differentiated(diag.diag_attention(q, k, v, mask=mask, **options, square_sums=False)[0])
+                    if squared:
+                        with torch.no_grad():
+                            diag.diag_attention(q, k, v, mask=mask, **options, square_sums=True)
 
             yield f"diag d={d} e={e} masked={masked} {options}", run_diag
     for gain in (True, False):

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,11 +36,20 @@ def outputs_and_gradients(function: Callable, inputs: list[Tensor], seed: int) -
     return [*(out.detach() for out in outputs), *torch.autograd.grad(loss, inputs)]
 
 
-def check_kernel(kernel: Callable, plain: Callable, reference: Callable, inputs: list[Tensor]) -> None:
+def outputs_alone(function: Callable, inputs: list[Tensor]) -> list[Tensor]:
+    """All outputs, computed as where nothing is differentiated."""
+    with torch.no_grad():
+        outputs = function(*inputs)
+    return [*outputs] if isinstance(outputs, tuple) else [outputs]
+
+
+def check_kernel(
+    kernel: Callable, plain: Callable, reference: Callable, inputs: list[Tensor], *, gradients: bool = True
+) -> None:
     """`kernel` and `plain` in the dtype of the inputs, `reference` in float64."""
-    exact = outputs_and_gradients(reference, [x.double() for x in inputs], seed=1)
-    ours = outputs_and_gradients(kernel, inputs, seed=1)
-    theirs = outputs_and_gradients(plain, inputs, seed=1)
+    results = partial(outputs_and_gradients, seed=1) if gradients else outputs_alone
+    exact = results(reference, [x.double() for x in inputs])
+    ours, theirs = results(kernel, inputs), results(plain, inputs)
     for index, (a, b, c) in enumerate(zip(ours, theirs, exact, strict=True)):
         assert a.isfinite().all(), f"result {index} is not finite"
         allowed = max(2 * relative(b.double() - c, c), FLOOR)

@@ -43,32 +43,25 @@ def some_mask(batch: int, length: int) -> torch.Tensor:
     return (torch.rand(batch, length, generator=torch.Generator().manual_seed(5)) < 0.7).to(DEVICE)
 
 
-def as_used(op, case, **options):
-    """The op of a case as its results are differentiated.
-
-    Half precision has no range for the gradient of squares alone: there they scale the output, as an RMSNorm would.
-    """
-
-    def call(*inputs):
-        results = op(*inputs, **options)
-        if not case.squared or case.dtype == torch.float32:
-            return results
-        out, *rest, squares = results
-        scale = torch.rsqrt(squares.sum(-1) / (out.shape[2] * out.shape[3]) + 1e-6)
-        return ((out * scale[..., None, None]).to(out.dtype), *rest)
-
-    return call
-
-
-def with_squares(reference, case):
-    """A reference that also returns the sums of squares of its output, where the case asks for them."""
+def with_square_sums(reference):
+    """A reference that also returns the sums of squares of its output."""
 
     def call(*inputs, **options):
         results = reference(*inputs, **options)
         results = results if isinstance(results, tuple) else (results,)
-        return (*results, results[0].square().sum(-1)) if case.squared else results
+        return (*results, results[0].square().sum(-1))
 
     return call
+
+
+def check(op, reference, inputs, squared, **options):
+    """Outputs and all gradients; then the sums of squares, which are computed where nothing is differentiated."""
+    ours = partial(op, **options)
+    check_kernel(partial(ours, backend="triton"), partial(ours, backend="torch"), partial(reference, **options), inputs)
+    if squared:
+        ours = partial(ours, return_square_sums=True)
+        exact = partial(with_square_sums(reference), **options)
+        check_kernel(partial(ours, backend="triton"), partial(ours, backend="torch"), exact, inputs, gradients=False)
 
 
 @here
@@ -90,22 +83,16 @@ def test_norm_attention(case, monkeypatch):
         options = {"causal": case.causal, "feature_map": case.feature_map}
         options["mask"] = some_mask(batch, length) if case.masked else None
 
-        def call(op, q, k, v, state=None, **options):
-            return op(q, k, v, state=state, **options)
+        def ours(q, k, v, state=None, case=case, **options):
+            return norm_attention(q, k, v, state=state, return_state=case.carried, **options)
 
         # Walks start at zero where no state is carried: the forward without one before, the backward without a
         # gradient of the one after.
-        def reference(*inputs, case=case, **options):
-            out, state = norm_attention_reference(*inputs, **options)
+        def reference(q, k, v, state=None, case=case, **options):
+            out, state = norm_attention_reference(q, k, v, state=state, **options)
             return (out, state) if case.carried else out
 
-        ours = partial(norm_attention, return_state=case.carried, return_square_sums=case.squared)
-        check_kernel(
-            as_used(partial(call, partial(ours, backend="triton")), case, **options),
-            as_used(partial(call, partial(ours, backend="torch")), case, **options),
-            as_used(partial(call, with_squares(reference, case)), case, **options),
-            inputs,
-        )
+        check(ours, reference, inputs, case.squared, **options)
 
 
 @pytest.mark.gpu
@@ -223,13 +210,10 @@ def test_diag_attention(case):
     for batch, length, heads in case.shapes:
         options = {"causal": case.causal, "block_size": case.block_size, "kind": case.kind}
         options["mask"] = some_mask(batch, length) if case.masked else None
-        ours = partial(diag_attention, return_square_sums=case.squared)
-        check_kernel(
-            as_used(partial(ours, backend="triton"), case, **options),
-            as_used(partial(ours, backend="torch"), case, **options),
-            as_used(with_squares(diag_attention_reference, case), case, **options),
-            tensors(*[(batch, length, heads, size) for size in (case.d, case.d, case.e or case.d)], dtype=case.dtype),
+        inputs = tensors(
+            *[(batch, length, heads, size) for size in (case.d, case.d, case.e or case.d)], dtype=case.dtype
         )
+        check(diag_attention, diag_attention_reference, inputs, case.squared, **options)
 
 
 @here

@@ -7,12 +7,12 @@ CUDA graph over rotated inputs, so that neither launch gaps nor the cache flatte
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,13 +26,15 @@ from transnormer.bench.tuning import tune_one_at_a_time
 from transnormer.bench.whole_ops import FULL_SOFTMAX, FoldedOp, Op, folded_op, unfolded, whole_op
 from transnormer.bench.worker import Worker
 
-# Ours with its norm applied, and with its norm folded into the projection that follows.
-OURS = ("triton", "triton-folded")
+# Ours with its norm applied, and with its norm folded into the projection that follows: a forward without gradients.
+FOLDED = "triton-folded"
+OURS = ("triton", FOLDED)
 # Ours must be as near as bfloat16 allows. A peer may round more often and still be a peer; a wrong one is far off.
 _ALLOWED, _ALLOWED_PEER = 5e-3, 2e-2
 # So many calls in one graph that its start does not show.
 _CALLS = 24
 _OUT_OF_MEMORY = "out of memory"
+_Inferred = TypeVar("_Inferred")
 
 
 def copy_bandwidth() -> float:
@@ -99,9 +101,14 @@ def compile_contender(name: str, case: str, shape: str) -> None:
     tune_one_at_a_time()
     os.environ["FLA_CACHE_RESULTS"] = "0"
     torch.compiler.reset()
-    op = _ours(name, case)[0] if name in OURS else PEERS[name](case, SHAPES[shape].length)
+    inputs = _input_sets(shape, count=1)[0]
+    if name == FOLDED:
+        if (folded := folded_op(case, "triton")) is not None:
+            _inferred(folded, inputs)
+        return
+    op = _ours(case) if name in OURS else PEERS[name](case, SHAPES[shape].length)
     if op is not None:
-        _results(op, _input_sets(shape, count=1)[0])
+        _results(op, inputs)
 
 
 def _with_multiples(row: dict[str, Any], floor: dict[str, float]) -> dict[str, Any]:
@@ -109,14 +116,13 @@ def _with_multiples(row: dict[str, Any], floor: dict[str, float]) -> dict[str, A
 
 
 def _input_sets(shape: str, count: int | None = None) -> list[list[Tensor]]:
-    """q, k, v and gradients of an output and of its sums of squares, several times: more than a cache can hold."""
+    """q, k, v and the gradient of an output, several times: more than a cache can hold."""
     count = count or max(1, min(8, int(3e8 / (4 * SHAPES[shape].tensor_bytes)) + 1))
     random = partial(torch.randn, generator=torch.Generator("cuda").manual_seed(0), device="cuda")
     return [
         [
             *(random(SHAPES[shape], dtype=torch.bfloat16).requires_grad_() for _ in range(3)),
             random(SHAPES[shape], dtype=torch.bfloat16),
-            random(SHAPES[shape][:3]),
         ]
         for _ in range(count)
     ]
@@ -125,31 +131,40 @@ def _input_sets(shape: str, count: int | None = None) -> list[list[Tensor]]:
 def _measure(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
     """Errors and times of a contender, or why it has none; None where it has no way to compute the case."""
     try:
+        if name == FOLDED:
+            return _measure_folded(case, sets, exact)
         return _measure_ours(name, case, sets, exact) if name in OURS else _measure_peer(name, case, sets, exact)
     except torch.OutOfMemoryError:
         return {"failed": _OUT_OF_MEMORY}
 
 
-def _ours(name: str, case: str) -> tuple[Op | FoldedOp, Op] | tuple[None, None]:
-    """What is timed, and what is checked: the same with its norm applied."""
-    if name == "triton-folded":
-        folded = folded_op(case, "triton")
-        return (None, None) if folded is None else (folded, unfolded(folded))
-    if case == FULL_SOFTMAX:
-        return None, None
-    op = whole_op(case, "triton")
-    return op, op
+def _ours(case: str) -> Op | None:
+    return None if case == FULL_SOFTMAX else whole_op(case, "triton")
 
 
 def _measure_ours(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
     """A kernel of ours that is wrong ends the benchmark."""
-    timed, checked = _ours(name, case)
-    if timed is None or checked is None:
+    op = _ours(case)
+    if op is None:
         return None
-    errors = _errors(case, checked, sets[0], exact)
+    errors = _errors(case, _results(op, sets[0]), exact)
+    _gate(case, name, errors)
+    return {"errors": errors, "forward_us": _forward_us(op, sets), "forward_backward_us": _both_us(op, sets)}
+
+
+def _measure_folded(case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
+    """The forward alone; what is checked is the same with its norm applied."""
+    op = folded_op(case, "triton")
+    if op is None:
+        return None
+    errors = _errors(case, [_inferred(unfolded(op), sets[0])], exact[:1])
+    _gate(case, FOLDED, errors)
+    return {"errors": errors, "forward_us": _forward_us(op, sets)}
+
+
+def _gate(case: str, name: str, errors: dict[str, float]) -> None:
     if not max(errors.values()) <= _ALLOWED:
         raise GateFailed(f"{case}, {name}: relative errors against float64 are {errors}, allowed are {_ALLOWED:.0e}")
-    return {"errors": errors, **_time(timed, sets)}
 
 
 def _measure_peer(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
@@ -159,11 +174,11 @@ def _measure_peer(name: str, case: str, sets: list[list[Tensor]], exact: list[Te
         op = PEERS[name](case, sets[0][0].shape[1])
         if op is None:
             return None
-        errors = _errors(case, op, sets[0], exact)
+        errors = _errors(case, _results(op, sets[0]), exact)
         if not max(errors.values()) <= _ALLOWED_PEER:
             return {"errors": errors, "failed": f"errors against float64 above {_ALLOWED_PEER:.0e}"}
         require_no_waiting(lambda: _results(op, sets[0]))
-        return {"errors": errors, **_time(op, sets)}
+        return {"errors": errors, "forward_us": _forward_us(op, sets), "forward_backward_us": _both_us(op, sets)}
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001
@@ -181,37 +196,42 @@ def _checked_part(case: str, x: Tensor) -> Tensor:
     return x[:1, :, :1] if case == FULL_SOFTMAX else x
 
 
-def _errors(case: str, op: Op, inputs: list[Tensor], exact: list[Tensor]) -> dict[str, float]:
-    found = (_checked_part(case, x).double() for x in _results(op, inputs))
+def _errors(case: str, found: list[Tensor], exact: list[Tensor]) -> dict[str, float]:
+    """Relative errors of an output and, if they are among the results, of the gradients."""
+    checked = [_checked_part(case, x).double() for x in found]
     return {
         name: float((a.reshape(b.shape) - b).norm() / b.norm())
-        for name, a, b in zip(("o", "dq", "dk", "dv"), found, exact, strict=True)
+        for name, a, b in zip(("o", "dq", "dk", "dv")[: len(exact)], checked, exact, strict=True)
     }
 
 
-def _results(op: Op | FoldedOp, inputs: list[Tensor]) -> list[Tensor]:
-    """The output and the gradients of q, k and v, from the gradients of all that the op returns."""
-    q, k, v, *gradients = inputs
+def _results(op: Op, inputs: list[Tensor]) -> list[Tensor]:
+    """The output and the gradients of q, k and v."""
+    q, k, v, gradient = inputs
     out = op(q, k, v)
-    outs = out if isinstance(out, tuple) else (out,)
-    given = [gradient.reshape(each.shape) for each, gradient in zip(outs, gradients, strict=False)]
-    return [outs[0].detach(), *torch.autograd.grad(outs, (q, k, v), given)]
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), gradient.reshape(out.shape))]
 
 
-def _time(op: Op | FoldedOp, sets: list[list[Tensor]]) -> dict[str, float]:
+@torch.no_grad()
+def _inferred(op: Callable[..., _Inferred], inputs: list[Tensor]) -> _Inferred:
+    """What an op returns without gradients."""
+    return op(*inputs[:3])
+
+
+def _forward_us(op: Op | FoldedOp, sets: list[list[Tensor]]) -> float:
+    return _microseconds(partial(_inferred, op), sets)
+
+
+def _both_us(op: Op, sets: list[list[Tensor]]) -> float:
+    return _microseconds(partial(_results, op), sets)
+
+
+def _microseconds(call: Callable[[list[Tensor]], object], sets: list[list[Tensor]]) -> float:
+    """The time of one call, over all sets of inputs in turn."""
     rounds = -(-_CALLS // len(sets))
 
-    def forward() -> None:
-        with torch.no_grad():
-            for q, k, v, *_ in sets * rounds:
-                op(q, k, v)
-
-    def forward_backward() -> None:
+    def step() -> None:
         for inputs in sets * rounds:
-            _results(op, inputs)
+            call(inputs)
 
-    calls = len(sets) * rounds
-    return {
-        "forward_us": graph_microseconds(forward, calls=calls),
-        "forward_backward_us": graph_microseconds(forward_backward, calls=calls),
-    }
+    return graph_microseconds(step, calls=len(sets) * rounds)

@@ -22,6 +22,8 @@ def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
         goal = goal_microseconds(case, shape, floor)
         entry: Row = {"case": case, "shape": shape, "by": ours["by"]}
         for each in PASSES:
+            if f"{each}_us" not in ours:  # with its norm folded there is no backward
+                continue
             entry[each] = {
                 "us": ours[f"{each}_us"],
                 "floor_us": floor[each],
@@ -53,7 +55,10 @@ def table(summary: list[Row]) -> list[list[str]]:
     for entry in summary:
         cells = [entry["case"], entry["shape"], entry["by"]]
         for each in PASSES:
-            part = entry[each]
+            part = entry.get(each)
+            if part is None:
+                cells += ["–"] * len(_OF_A_PASS)
+                continue
             goal = part["goal_x_floor"]
             cells += [f"{part['us']:.1f}", f"{part['x_floor']:.2f}", "–" if goal is None else f"{goal:.2f}"]
             if part["best_peer"] is None:

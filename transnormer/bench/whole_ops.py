@@ -2,7 +2,7 @@
 
 This is the one place that says what is timed and what every contender must compute: `whole_op`; and `folded_op`, which
 leaves of the norm only the sums of squares, because a scale of rows commutes with the output projection that follows:
-Linear(o / rms(o)) = Linear(o) / rms(o).
+Linear(o / rms(o)) = Linear(o) / rms(o). Compiled inference does that, training does not.
 """
 
 from __future__ import annotations

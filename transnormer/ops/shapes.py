@@ -90,6 +90,11 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def square_sums(x: Tensor) -> Tensor:
+    """Σx² over the last dimension, in float32 at least: what an RMSNorm over the heads divides by."""
+    return x.to(accumulation_dtype(x.dtype)).square().sum(dim=-1)
+
+
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """Set the rows [B, T, ...] of padded tokens to zero."""
     if mask is None:

@@ -76,7 +76,7 @@ def _multiples(row: dict[str, Any]) -> str:
         text = f"{part['x_floor']:.2f}"
         return f"**{text}**" if part["x_floor"] <= part["goal_x_floor"] else text
 
-    return ", ".join(one(row[part]) for part in _PARTS)
+    return ", ".join(one(row[part]) for part in _PARTS if part in row)
 
 
 def _digits(microseconds: float) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
 from transnormer.ops.shapes import (
-    accumulation_dtype,
     check_block_size,
     check_dropout,
     check_no_tangents,
     check_qkv,
+    square_sums,
     zero_padding,
 )
 
@@ -83,7 +84,7 @@ def diag_attention(
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None
         check_no_tangents("diag_attention", q, k, v)
-        out, squares = _KERNEL.diag_attention(
+        out, sums = _KERNEL.diag_attention(
             q,
             k,
             v,
@@ -92,11 +93,11 @@ def diag_attention(
             kind=kind,
             mask=mask,
             dropout_p=dropout_p,
-            square_sums=return_square_sums,
+            square_sums=return_square_sums and not torch.is_grad_enabled(),
         )
-        return (out, squares) if return_square_sums else out
-    out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
-    out = zero_padding(out, mask)
+    else:
+        out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
+        out, sums = zero_padding(out, mask), None
     if not return_square_sums:
         return out
-    return out, out.to(accumulation_dtype(out.dtype)).square().sum(dim=-1)
+    return out, square_sums(out) if sums is None else sums

@@ -16,6 +16,7 @@ from transnormer.ops.diag_attention.kernel_block import block_backward, block_fo
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
+    empty_square_sums,
     kernel_op,
     near_rows,
     power_of_two,
@@ -150,7 +151,7 @@ def attended(
 ) -> tuple[Tensor, Tensor]:
     """As `_op`, of queries and keys that may have to be turned."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    squares = room_for_squares(v, squared)
+    squares = empty_square_sums(v, squared)
     options = _options(q, v, mask, block_size, kind, causal)
     registers = _FORWARD_REGISTERS if turning is NOT_TURNED else _TURNING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
@@ -165,17 +166,10 @@ def attended(
     return out, squares
 
 
-def room_for_squares(v: Tensor, squared: bool) -> Tensor:
-    """[B, T, H] with time innermost, as a program writes it; empty where nobody asked: an op returns tensors only."""
-    if not squared:
-        return torch.empty(0, dtype=torch.float32, device=v.device)
-    return torch.empty((v.shape[0], v.shape[2], v.shape[1]), dtype=torch.float32, device=v.device).mT
-
-
 @_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     *_, squared = call
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device), room_for_squares(v, squared)
+    return torch.empty(v.shape, dtype=v.dtype, device=v.device), empty_square_sums(v, squared)
 
 
 @kernel_op("transnormer::diag_attention_backward")
@@ -184,8 +178,6 @@ def _backward_op(
     k: Tensor,
     v: Tensor,
     do: Tensor,
-    out: Tensor | None,
-    dsquares: Tensor | None,
     mask: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
@@ -194,7 +186,7 @@ def _backward_op(
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = room_for_gradients(q, v)
-    backward_into(gradients, q, k, v, do, out, dsquares, mask, seeds, dropout_p, causal, block_size, kind)
+    backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind)
     return gradients
 
 
@@ -204,8 +196,6 @@ def backward_into(
     k: Tensor,
     v: Tensor,
     do: Tensor,
-    out: Tensor | None,
-    dsquares: Tensor | None,
     mask: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
@@ -218,11 +208,10 @@ def backward_into(
     do = near_rows(do)
     options = _options(q, v, mask, block_size, kind, causal)
     block_backward[_grid(q, block_size)](
-        q, k, v, do, dq, dk, dv, out, dsquares, mask, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
+        q, k, v, do, dq, dk, dv, mask, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
-        *((0, 0, 0) if dsquares is None else dsquares.stride()), 0 if mask is None else mask.stride(0),
-        **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), SQUARED=dsquares is not None,
-        DROPS=seeds is not None,
+        0 if mask is None else mask.stride(0),
+        **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), DROPS=seeds is not None,
     )  # fmt: skip
 
 
@@ -232,19 +221,17 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, mask, seeds, *call, squared = inputs
-    ctx.call = call
-    ctx.save_for_backward(q, k, v, mask, seeds, output[0] if squared else None)
+    *tensors, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind, _ = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, do: Tensor | None, dsquares: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, seeds, out = ctx.saved_tensors
+def _differentiate(ctx: Any, do: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if do is None:
-        do = torch.zeros_like(v)
-    if dsquares is None or out is None:
-        out = dsquares = None
-    gradients = _backward_op(q, k, v, do, out, dsquares, mask, seeds, *ctx.call)
+        return (None,) * 10
+    q, k, v, mask, seeds = ctx.saved_tensors
+    gradients = _backward_op(q, k, v, do, mask, seeds, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind)
     return (*gradients, None, None, None, None, None, None, None)
 
 
@@ -262,9 +249,12 @@ def diag_attention(
     mask: Tensor | None,
     dropout_p: float,
     square_sums: bool,
-) -> tuple[Tensor, Tensor]:
-    """The kernel behind `transnormer.ops.diag_attention`; its arguments have been checked there."""
+) -> tuple[Tensor, Tensor | None]:
+    """The kernel behind `transnormer.ops.diag_attention`; its arguments have been checked there.
+
+    Square sums, which have no gradient, are returned if asked for.
+    """
     q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
     out, squares = _op(q, k, v, as_mask_bytes(mask), seeds, dropout_p, causal, block_size, kind, square_sums)
-    return out, squares
+    return out, squares if square_sums else None

@@ -127,12 +127,10 @@ def block_forward(
 
 @triton.jit
 def block_backward(
-    Q, K, V, DO, DQ, DK, DV, OUT, DSQUARES, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
-    mask_b,
+    Q, K, V, DO, DQ, DK, DV, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
-    WHOLE: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
@@ -143,12 +141,6 @@ def block_backward(
     k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
     v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
     do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, WHOLE, "")
-    if SQUARED:  # the squares of the output were summed and used: d(Σo²) = 2o
-        heads = tl.num_programs(2)
-        out_base = OUT + ((batch * T + first) * heads + head) * E
-        out = load_tile(out_base, tile_offsets(local, e, heads * E), e, inside, E, WHOLE, "")
-        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + (first + local) * s_t, mask=inside, other=0.0)
-        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
 
     ALL: tl.constexpr = WHOLE and not CAUSAL
     # Queries down, keys across: gives dq.

@@ -103,6 +103,13 @@ def room_for_gradients(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return dq, dk, dv
 
 
+def empty_square_sums(v: Tensor, wanted: bool) -> Tensor:
+    """[B, T, H] with time innermost, as a program writes it; empty if not wanted: an op returns tensors only."""
+    if not wanted:
+        return torch.empty(0, dtype=torch.float32, device=v.device)
+    return torch.empty((v.shape[0], v.shape[2], v.shape[1]), dtype=torch.float32, device=v.device).mT
+
+
 def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
     """A mask [B, T] as contiguous bytes."""
     return None if mask is None else (mask != 0).to(torch.uint8).contiguous()

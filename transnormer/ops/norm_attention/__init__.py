@@ -5,6 +5,7 @@ The XNorm that follows lives in the mixer: it runs over the joined heads, which 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -13,7 +14,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
-from transnormer.ops.shapes import accumulation_dtype, check_no_tangents, check_qkv, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_no_tangents, check_qkv, square_sums, zero_padding
 
 _KERNEL = load_kernel("norm_attention")
 
@@ -49,7 +50,7 @@ def norm_attention(
     if choice.backend == "triton":
         assert _KERNEL is not None
         check_no_tangents("norm_attention", q, k, v, state)
-        out, new_state, squares = _KERNEL.norm_attention(
+        out, new_state, sums = _KERNEL.norm_attention(
             q,
             k,
             v,
@@ -57,7 +58,7 @@ def norm_attention(
             feature_map=feature_map,
             mask=mask,
             state=state,
-            square_sums=return_square_sums,
+            square_sums=return_square_sums and not torch.is_grad_enabled(),
         )
     else:
         q, k = phi(q), zero_padding(phi(k), mask)
@@ -68,7 +69,8 @@ def norm_attention(
         # Autocast would round the float32 sums back to half precision.
         with without_autocast(q.device):
             out, new_state = attend(q, k, v, state)
-        out = zero_padding(out, mask)
-        squares = out.to(accumulation_dtype(out.dtype)).square().sum(dim=-1) if return_square_sums else None
-    asked = (*([new_state] if return_state else []), *([squares] if return_square_sums else []))
+        out, sums = zero_padding(out, mask), None
+    if return_square_sums and sums is None:
+        sums = square_sums(out)
+    asked = (*([new_state] if return_state else []), *([sums] if return_square_sums else []))
     return (out, *asked) if asked else out

@@ -19,6 +19,7 @@ from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
+    empty_square_sums,
     kernel_op,
     near_rows,
     room_for_gradients,
@@ -34,7 +35,7 @@ from transnormer.ops.norm_attention.kernel_causal import (
     causal_forward,
 )
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
-from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan, Squared, strides_of
+from transnormer.ops.norm_attention.kernel_plan import Plan, strides_of
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
@@ -71,9 +72,9 @@ def attended(
     """As `_op`; a bidirectional attention may turn φ(q) and φ(k) as it reads them."""
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    squares = plan.squares(q) if squared else None
+    squares = empty_square_sums(v, squared)
     if not causal:
-        total, rounded, _ = plan.total(k, v, mask, state, NOT_SQUARED, turning=turning)
+        total, rounded, _ = plan.total(k, v, mask, state, turning=turning)
         chunks, batch, heads = plan.grid_of_chunks()
         together = turning.heads_together(heads, chunks * batch)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
@@ -82,21 +83,16 @@ def attended(
             plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **turning.options(), SQUARED=squared,
             WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
-        return out, total, _by_time(squares, q)
+        return out, total, squares
     assert turning is NOT_TURNED, "a causal walk does not turn what it reads"
-    borders = plan.borders(k, v, mask, state, NOT_SQUARED, backward=False)
+    borders = plan.borders(k, v, mask, state, backward=False)
     for turn in plan.turns():
         launch(causal_forward, plan.grid())(
             q, k, v, out, squares, borders[:, :, turn.place :], mask, *plan.walk(plan.forward_chunk, turn.tokens),
             turn.part, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
             STARTS_AT_ZERO=plan.in_turn and turn.part == 0 and state is None, WRITES_END=plan.in_turn, SQUARED=squared,
         )  # fmt: skip
-    return out, borders, _by_time(squares, q)
-
-
-def _by_time(squares: Tensor | None, like: Tensor) -> Tensor:
-    """[B, H, T] -> [B, T, H]; empty where nobody asked for it, because an op returns tensors only."""
-    return torch.empty(0, dtype=torch.float32, device=like.device) if squares is None else squares.mT
+    return out, borders, squares
 
 
 @_op.register_fake
@@ -104,8 +100,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple
     _, causal, phi, squared = call
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    squares = _by_time(plan.squares(q) if squared else None, q)
-    return out, plan.states(q, plan.parts + 1 if causal else 1), squares
+    return out, plan.states(q, plan.parts + 1 if causal else 1), empty_square_sums(v, squared)
 
 
 @kernel_op("transnormer::norm_attention_backward")
@@ -114,8 +109,6 @@ def _backward_op(
     k: Tensor,
     v: Tensor,
     do: Tensor,
-    out: Tensor | None,
-    dsquares: Tensor | None,
     dfinal: Tensor | None,
     borders: Tensor,
     mask: Tensor | None,
@@ -125,8 +118,7 @@ def _backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
     gradients = room_for_gradients(q, v)
-    squared = Squared(out, dsquares)
-    dstates = backward_into(gradients, q, k, v, do, squared, dfinal, borders, mask, carried, causal, phi)
+    dstates = backward_into(gradients, q, k, v, do, dfinal, borders, mask, carried, causal, phi)
     return *gradients, dstates
 
 
@@ -136,7 +128,6 @@ def backward_into(
     k: Tensor,
     v: Tensor,
     do: Tensor,
-    squared: Squared,
     dfinal: Tensor | None,
     borders: Tensor,
     mask: Tensor | None,
@@ -149,41 +140,40 @@ def backward_into(
     plan = Plan(q, v, mask, causal, phi)
     do = near_rows(do)
     if not causal:
-        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, squared, other=borders)
+        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=borders)
         launch(full_backward, plan.grid_of_chunks())(
-            q, k, v, do, dq, dk, dv, rounded, drounded, *squared.tensors, mask, plan.length,
-            *strides_of(q, k, v, do, dq, dv), *squared.strides, plan.mask_stride, plan.heads, **plan.tiles,
-            SQUARED=squared.used, WHOLE=plan.whole(plan.chunk),
+            q, k, v, do, dq, dk, dv, rounded, drounded, mask, plan.length,
+            *strides_of(q, k, v, do, dq, dv), plan.mask_stride, plan.heads, **plan.tiles,
+            WHOLE=plan.whole(plan.chunk),
         )  # fmt: skip
         return dtotal
 
-    dborders = plan.borders(q, do, mask, dfinal, squared, backward=True)
+    dborders = plan.borders(q, do, mask, dfinal, backward=True)
     ends_at_zero = plan.in_turn and dfinal is None
     if not plan.wide:
         last, *before = reversed(plan.turns())
         alike = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
         for turn in (last, *before):
             launch(causal_backward, plan.grid())(
-                q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :], *squared.tensors,
+                q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :],
                 mask, *plan.walk(plan.chunk, turn.tokens), turn.part, *strides_of(q, k, v, do, dq, dv),
-                *squared.strides, *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
-                WRITES_START=plan.in_turn, SQUARED=squared.used, WHOLE=plan.whole(plan.chunk), ALIKE=alike,
+                *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
+                WRITES_START=plan.in_turn, WHOLE=plan.whole(plan.chunk), ALIKE=alike,
             )  # fmt: skip
         return dborders
     walk = plan.walk(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, borders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dq), *squared.strides,
-        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_turn and not carried, SQUARED=squared.used,
+        q, k, v, do, dq, borders, mask, *walk, *strides_of(q, k, v, do, dq),
+        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_turn and not carried,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, v, do, dk), *squared.strides,
-        *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero, SQUARED=squared.used,
+        q, k, v, do, dk, dborders, mask, *walk, *strides_of(q, k, v, do, dk),
+        *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dborders, *squared.tensors, mask, *walk, *strides_of(q, k, do, dv), *squared.strides,
+        q, k, do, dv, dborders, mask, *walk, *strides_of(q, k, do, dv),
         *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_turn,
-        SQUARED=squared.used,
     )  # fmt: skip
     return dborders
 
@@ -195,24 +185,19 @@ def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tens
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, mask, state, ctx.causal, ctx.phi, squared = inputs
+    q, k, v, mask, state, ctx.causal, ctx.phi, _ = inputs
     ctx.carried = state is not None
-    ctx.save_for_backward(q, k, v, mask, output[1], output[0] if squared else None)
+    ctx.save_for_backward(q, k, v, mask, output[1])
+    ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(
-    ctx: Any, do: Tensor | None, dborders: Tensor | None, dsquares: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, borders, out = ctx.saved_tensors
+def _differentiate(ctx: Any, do: Tensor | None, dborders: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, borders = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
     dfinal = None if dborders is None else dborders[:, :, -1].contiguous()
-    if dsquares is None or out is None:
-        out = dsquares = None
-    dq, dk, dv, dstates = _backward_op(
-        q, k, v, do, out, dsquares, dfinal, borders, mask, ctx.carried, ctx.causal, ctx.phi
-    )
+    dq, dk, dv, dstates = _backward_op(q, k, v, do, dfinal, borders, mask, ctx.carried, ctx.causal, ctx.phi)
     return dq, dk, dv, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
 
 
@@ -229,11 +214,11 @@ def norm_attention(
     mask: Tensor | None,
     state: Tensor | None,
     square_sums: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there.
 
-    Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over parts of the features, and the columns of v
-    know nothing of each other.
+    Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over blocks of features, and the columns of v
+    know nothing of each other. Square sums, which have no gradient, are returned of single blocks if asked for.
     """
     width = v.shape[3]
     if width % _ALIGNED and width < _WIDEST_PADDED:
@@ -253,10 +238,10 @@ def norm_attention(
     q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
     mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
 
-    def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()
         out, borders, squares = _op(q[..., d], k[..., d], v[..., e], mask, start, causal, code, squared)
-        return out, borders[:, :, -1], squares
+        return out, borders[:, :, -1], squares if squared else None
 
     features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])
     if len(features) == len(columns) == 1:
@@ -266,9 +251,7 @@ def norm_attention(
         results = [block(d, e, squared=False) for d in features]
         outs.append(torch.stack([out.float() for out, *_ in results]).sum(dim=0).to(v.dtype))
         memories.append(torch.cat([memory for _, memory, _ in results], dim=2))
-    out = torch.cat(outs, dim=-1)
-    squares = out.float().square().sum(dim=-1) if square_sums else _by_time(None, q)
-    return out, torch.cat(memories, dim=-1), squares
+    return torch.cat(outs, dim=-1), torch.cat(memories, dim=-1), None
 
 
 def _tiles(width: int) -> list[slice]:

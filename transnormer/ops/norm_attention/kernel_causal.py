@@ -15,8 +15,6 @@ from transnormer.ops.kernels.tiles import load_state, load_tile, store_state, st
 from transnormer.ops.norm_attention.kernel_chunks import (
     chunk_rows,
     keep,
-    load_gradient,
-    load_gradient_tile,
     load_rows,
     operand,
     product,
@@ -77,12 +75,12 @@ def causal_forward(
 
 @triton.jit(do_not_specialize=["first_part"])
 def causal_backward(
-    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part, first_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, T, chunks, chunks_per_part, first_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    SQUARED: tl.constexpr, WHOLE: tl.constexpr, ALIKE: tl.constexpr,
+    WHOLE: tl.constexpr, ALIKE: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
 
@@ -105,9 +103,7 @@ def causal_backward(
     dready_t = operand(dstate_t, half, C)
     q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
     v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
-    dq_at, dv_at, out_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t), tile_offsets(local, e, H * E)
-    out_head = OUT + (batch * T * H + head) * E if SQUARED else OUT
-    dsquares_head = DSQUARES + batch * s_b + head * s_h if SQUARED else DSQUARES
+    dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
     earlier = local[:, None] >= local[None, :]  # queries down, keys across
     later = local[None, :] >= local[:, None]  # keys down, queries across
     first = part * chunks_per_part
@@ -118,10 +114,7 @@ def causal_backward(
         q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, WHOLE, "")
         k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, WHOLE, "")
         v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, WHOLE, "")
-        do = load_gradient_tile(
-            DO + batch * o_b + head * o_h, out_head, dsquares_head, row, o_at, out_at, local, e, inside, o_t, s_t, H,
-            E, SQUARED, WHOLE,
-        )  # fmt: skip
+        do = load_tile(DO + batch * o_b + head * o_h + row * o_t, o_at, e, inside, E, WHOLE, "")
         do = keep(do, real, HAS_MASK)
         q = keep(phi(q_raw, d, PHI, D, D < BD), real, not WHOLE)
         k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
@@ -156,10 +149,10 @@ def causal_backward(
 
 @triton.jit
 def causal_dq(
-    Q, K, V, DO, DQ, BOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, s_b, s_t, s_h, mask_b, H, P,
+    Q, K, V, DO, DQ, BOUNDS, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, SQUARED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
     """dq = tril(do·vᵀ)φ(k) + do·Sᵀ, walking forward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -177,9 +170,7 @@ def causal_dq(
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         k = keep(phi(k, d, PHI, D, D < PIECE * PIECES), real, True)
         v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = load_gradient(
-            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
-        )
+        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
         do = keep(do, real, HAS_MASK)
         dscores = tl.dot(do, tl.trans(v), input_precision="ieee")
         dscores = tl.where(local[:, None] >= local[None, :], dscores, 0.0)
@@ -192,10 +183,10 @@ def causal_dq(
 
 @triton.jit
 def causal_dk(
-    Q, K, V, DO, DK, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, s_b, s_t, s_h, mask_b, H, P,
+    Q, K, V, DO, DK, DBOUNDS, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, SQUARED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
     """dk = triu(v·doᵀ)φ(q) + v·dSᵀ, walking backward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -215,9 +206,7 @@ def causal_dk(
         q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
         q = keep(phi(q, d, PHI, D, D < PIECE * PIECES), real, True)
         v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, inside, E)
-        do = load_gradient(
-            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
-        )
+        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
         do = keep(do, real, HAS_MASK)
         dscores_t = tl.dot(v, tl.trans(do), input_precision="ieee")
         dscores_t = tl.where(local[None, :] >= local[:, None], dscores_t, 0.0)
@@ -231,11 +220,10 @@ def causal_dk(
 
 @triton.jit
 def causal_dv(
-    Q, K, DO, DV, DBOUNDS, OUT, DSQUARES, MASK, T, chunks, chunks_per_part,
-    q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, s_b, s_t, s_h, mask_b, H, P,
+    Q, K, DO, DV, DBOUNDS, MASK, T, chunks, chunks_per_part,
+    q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    SQUARED: tl.constexpr,
 ):  # fmt: skip
     """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, walking backward."""
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -256,9 +244,7 @@ def causal_dv(
         q = keep(phi(q, d, PHI, D, D < BD), real, True)
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         k = keep(phi(k, d, PHI, D, D < BD), real, True)
-        do = load_gradient(
-            DO, OUT, DSQUARES, batch, head, rows, e, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h, E, SQUARED
-        )
+        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, inside, E)
         do = keep(do, real, HAS_MASK)
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores_t = tl.where(local[None, :] >= local[:, None], scores_t, 0.0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.kernels.tiles import load_tile
-
 
 @triton.jit
 def load_rows(base, rows, columns, row_stride, inside, width: tl.constexpr):
@@ -26,34 +24,6 @@ def store_squares(base, rows, inside, tile, WANTED: tl.constexpr):
     """Σ tile² of each row, of float32 numbers that nobody has rounded yet."""
     if WANTED:
         tl.store(base + rows, tl.sum(tile * tile, 1), mask=inside)
-
-
-@triton.jit
-def load_gradient(
-    DO, OUT, DSQUARES, batch, head, rows, columns, inside, T, H, o_b, o_t, o_h, s_b, s_t, s_h,
-    E: tl.constexpr, SQUARED: tl.constexpr,
-):  # fmt: skip
-    """The gradient of the output: do, and 2·out·dsquares where a sum of its squares was used as well."""
-    do = load_rows(DO + batch * o_b + head * o_h, rows, columns, o_t, inside, E)
-    if SQUARED:
-        out = load_rows(OUT + (batch * T * H + head) * E, rows, columns, H * E, inside, E)
-        twice = 2.0 * tl.load(DSQUARES + batch * s_b + head * s_h + rows * s_t, mask=inside, other=0.0)
-        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
-    return do
-
-
-@triton.jit
-def load_gradient_tile(
-    DO, OUT, DSQUARES, row, offsets, out_offsets, local, columns, inside, o_t, s_t, H,
-    E: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """As `load_gradient`, of the chunk that begins at `row`; DO, OUT and DSQUARES point at the head."""
-    do = load_tile(DO + row * o_t, offsets, columns, inside, E, WHOLE, "")
-    if SQUARED:
-        out = load_tile(OUT + row * H * E, out_offsets, columns, inside, E, WHOLE, "")
-        twice = 2.0 * tl.load(DSQUARES + (row + local) * s_t, mask=inside, other=0.0)
-        do = (do.to(tl.float32) + twice[:, None] * out.to(tl.float32)).to(do.dtype)
-    return do
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import triton.language as tl
 from transnormer.ops.kernels.feature_maps import phi, phi_slope
 from transnormer.ops.kernels.rotation import angles_of, turned
 from transnormer.ops.kernels.tiles import load_state, load_tile, store_tile, tile_offsets
-from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, load_gradient_tile, store_squares
+from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, store_squares
 
 
 @triton.jit
@@ -63,11 +63,11 @@ def full_forward(
 
 @triton.jit
 def full_backward(
-    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, OUT, DSQUARES, MASK, T,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, s_b, s_t, s_h,
+    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, T,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; what is transposed comes straight from memory, not out of a product."""
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -78,11 +78,8 @@ def full_backward(
     dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
     dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
-    do = load_gradient_tile(
-        DO + batch * o_b + head * o_h, OUT + (batch * T * H + head) * E if SQUARED else OUT,
-        DSQUARES + batch * s_b + head * s_h if SQUARED else DSQUARES, row, tile_offsets(local, e, o_t),
-        tile_offsets(local, e, H * E), local, e, inside, o_t, s_t, H, E, SQUARED, WHOLE,
-    )  # fmt: skip
+    do_row = DO + batch * o_b + head * o_h + row * o_t
+    do = load_tile(do_row, tile_offsets(local, e, o_t), e, inside, E, WHOLE, "")
     do = keep(do, real, HAS_MASK)
     state = load_state(STATE + at, d[:, None], e[None, :], D, E)
     q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")

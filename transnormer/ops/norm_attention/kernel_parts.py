@@ -7,15 +7,15 @@ import triton.language as tl
 
 from transnormer.ops.kernels.rotation import mapped
 from transnormer.ops.kernels.tiles import load_tile, store_state, tile_offsets
-from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, load_gradient_tile
+from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep
 
 
 @triton.jit
 def part_sums(
-    X, Y, SUMS, OUT, DSQUARES, MASK, POSITIONS, RATES, DIRECTION, p_b, p_t, T, chunks, chunks_per_part,
-    x_b, x_t, x_h, y_b, y_t, y_h, s_b, s_t, s_h, mask_b, H, P,
+    X, Y, SUMS, MASK, POSITIONS, RATES, DIRECTION, p_b, p_t, T, chunks, chunks_per_part,
+    x_b, x_t, x_h, y_b, y_t, y_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, WHOLE: tl.constexpr, REVERSED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, WHOLE: tl.constexpr, REVERSED: tl.constexpr,
     TURNED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
     """Σ φ(x)ᵀy over each part: kᵀv for the states, qᵀdo for their gradients. TURNED: φ(x) is turned as well.
@@ -24,9 +24,7 @@ def part_sums(
     """
     part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
-    x_at, y_at, out_at = tile_offsets(local, d, x_t), tile_offsets(local, e, y_t), tile_offsets(local, e, H * E)
-    out_head = OUT + (batch * T * H + head) * E if SQUARED else OUT
-    dsquares_head = DSQUARES + batch * s_b + head * s_h if SQUARED else DSQUARES
+    x_at, y_at = tile_offsets(local, d, x_t), tile_offsets(local, e, y_t)
     total_t = tl.zeros((BE, BD), tl.float32)
     first = part * chunks_per_part
     last = min((part + 1) * chunks_per_part, chunks) - 1
@@ -38,10 +36,7 @@ def part_sums(
         at = batch * p_b + (row + local) * p_t
         x = mapped(x, d, POSITIONS, RATES, DIRECTION, at, inside, D, BD, PHI, TURNED, REFLECTED, WHOLE)
         x = keep(x, real, not WHOLE)
-        y = load_gradient_tile(
-            Y + batch * y_b + head * y_h, out_head, dsquares_head, row, y_at, out_at, local, e, inside, y_t, s_t, H,
-            E, SQUARED, WHOLE,
-        )  # fmt: skip
+        y = load_tile(Y + batch * y_b + head * y_h + row * y_t, y_at, e, inside, E, WHOLE, "")
         total_t = tl.dot(tl.trans(y), x, total_t, input_precision="ieee")
     store_state(SUMS + ((batch * H + head) * P + part) * D * E, d[None, :], e[:, None], D, E, total_t)
 

@@ -123,24 +123,19 @@ class Plan:
         """Room for float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
 
-    def squares(self, like: Tensor) -> Tensor:
-        """Room for sums of squares [B, H, T]: a program writes those of its rows side by side."""
-        return torch.empty((self.batch, self.heads, self.length), dtype=torch.float32, device=like.device)
-
     def sums(
         self,
         x: Tensor,
         y: Tensor,
         mask: Tensor | None,
-        squared: Squared,
         backward: bool,
         turning: Turning = NOT_TURNED,
     ) -> Tensor:
         """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
         sums = self.states(x, self.parts)
         launch(part_sums, self.grid())(
-            x, y, sums, *squared.tensors, mask, *turning.arguments(), *self.walk(self.chunk), *strides_of(x, y),
-            *squared.strides, *self.last, **self.tiles, **turning.options(), SQUARED=squared.used,
+            x, y, sums, mask, *turning.arguments(), *self.walk(self.chunk), *strides_of(x, y),
+            *self.last, **self.tiles, **turning.options(),
             WHOLE=self.whole(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
@@ -151,7 +146,6 @@ class Plan:
         y: Tensor,
         mask: Tensor | None,
         start: Tensor | None,
-        squared: Squared,
         other: Tensor | None = None,
         turning: Turning = NOT_TURNED,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -161,14 +155,12 @@ class Plan:
         other_rounded = None if other is None else torch.empty_like(total, dtype=x.dtype)
         size, block = self.d * self.e, 1024
         total_of_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared, other is not None, turning), start, total, rounded, other, other_rounded,
+            self.sums(x, y, mask, other is not None, turning), start, total, rounded, other, other_rounded,
             self.parts, size, start is not None, other is not None, block,
         )  # fmt: skip
         return total, rounded, other_rounded
 
-    def borders(
-        self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, squared: Squared, backward: bool
-    ) -> Tensor:
+    def borders(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
         """The states at the borders of the parts [B, H, P + 1, D, E], walked forward from `start` or backward."""
         borders = self.states(x, self.parts + 1)
         if self.in_turn:
@@ -177,21 +169,9 @@ class Plan:
             return borders  # the walk itself writes the others
         size, block = self.d * self.e, 1024
         scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, squared, backward), start, borders, self.parts, size, start is None, backward, block
+            self.sums(x, y, mask, backward), start, borders, self.parts, size, start is None, backward, block
         )
         return borders
-
-
-class Squared:
-    """What a backward kernel reads when the sums of squares of the output were used: the output and their gradient."""
-
-    def __init__(self, out: Tensor | None, dsquares: Tensor | None) -> None:
-        self.used = dsquares is not None
-        self.tensors = (out, dsquares)
-        self.strides = (0, 0, 0) if dsquares is None else dsquares.stride()
-
-
-NOT_SQUARED = Squared(None, None)
 
 
 def _doublings(part: int, length: int) -> int:

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
-from transnormer.ops.diag_attention.kernel import room_for_squares
 from transnormer.ops.kernels.feature_maps import PHI_CODES
-from transnormer.ops.kernels.launch import as_mask_bytes, kernel_op, near_rows
+from transnormer.ops.kernels.launch import as_mask_bytes, empty_square_sums, kernel_op, near_rows
 from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
 from transnormer.ops.norm_attention import kernel as norm
-from transnormer.ops.norm_attention.kernel_plan import NOT_SQUARED, Plan
+from transnormer.ops.norm_attention.kernel_plan import Plan
 from transnormer.ops.rotate import kernel as rotation
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
@@ -86,7 +85,7 @@ def _turns_as_it_reads(q: Tensor, kind: str, causal: bool) -> bool:
 def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
     q = qkv[:, :, 0]
-    out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), room_for_squares(q, squared)
+    out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), empty_square_sums(q, squared)
     borders = _nothing(out)
     if kind == "norm":
         plan = Plan(q, q, mask, causal, phi)
@@ -125,11 +124,11 @@ def _backward_op(
     dyq, dyk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     if kind == "norm":
         norm.backward_into(
-            (dyq, dyk, dv), yq, yk, v, do, NOT_SQUARED, None, borders, mask, False, causal, _IDENTITY
+            (dyq, dyk, dv), yq, yk, v, do, None, borders, mask, False, causal, _IDENTITY
         )  # fmt: skip
     else:
         diag.backward_into(
-            (dyq, dyk, dv), yq, yk, v, do, None, None, mask, seeds, dropout_p, causal, block_size, kind
+            (dyq, dyk, dv), yq, yk, v, do, mask, seeds, dropout_p, causal, block_size, kind
         )  # fmt: skip
     if phi == _IDENTITY:  # then the rotation's backward wants what the forward returned
         q, k = yq, yk
