@@ -14,7 +14,7 @@ def test_one_product_gives_what_three_give() -> None:
     parameters = [parameter for name, parameter in mixer.named_parameters() if name.split("_")[0] in ("q", "k", "v")]
     assert len(parameters) == 6
     found = []
-    for project in (mixer.project, mixer.project_at_once):
+    for project in (mixer.project, lambda x: mixer.project_packed(x).unbind(2)):
         parts = project(x)
         assert [part.shape for part in parts] == [(2, 5, 2, 16)] * 3
         loss = sum((number + 1) * part.square().sum() for number, part in enumerate(parts))

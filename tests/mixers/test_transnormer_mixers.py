@@ -1,6 +1,6 @@
 """NormAttention, DiagAttention and softmax attention against formulas written here from the papers.
 
-The rotation is checked with complex numbers: a pair of features is one number, turned by exp(i·θ·position).
+The rotation is checked with complex numbers: a pair of features is one number, rotated by exp(i·θ·position).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def heads(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(2, LENGTH, HEADS, WIDTH // HEADS)
 
 
-def turned(x: torch.Tensor, rotation: torch.nn.Module, positions: torch.Tensor) -> torch.Tensor:
+def rotated(x: torch.Tensor, rotation: torch.nn.Module, positions: torch.Tensor) -> torch.Tensor:
     mirror = torch.eye(WIDTH // HEADS, dtype=x.dtype) - 2 * torch.outer(rotation.reflection, rotation.reflection)
     pairs = torch.view_as_complex((x @ mirror).unflatten(-1, (-1, 2)).contiguous())
     angles = positions[:, None].double() * rotation.theta
@@ -40,7 +40,7 @@ def test_norm_attention_with_lrpe(causal, feature_map):
     mixer, x = build("norm", causal, feature_map=feature_map, position="lrpe")
     shift = 1 if feature_map == "1+elu" else 0
     q, k = (heads(torch.where(p > 0, p, p.exp() - 1) + shift) for p in (mixer.q_proj(x), mixer.k_proj(x)))
-    q, k = (turned(f, mixer.rotation, torch.arange(LENGTH)) for f in (q, k))  # φ first, then the rotation
+    q, k = (rotated(f, mixer.rotation, torch.arange(LENGTH)) for f in (q, k))  # φ first, then the rotation
     scores = torch.einsum("bthd,bshd->bhts", q, k)
     scores = scores.tril() if causal else scores
     out = torch.einsum("bhts,bshd->bthd", scores, heads(mixer.v_proj(x))).flatten(-2)
@@ -52,7 +52,7 @@ def test_norm_attention_with_lrpe(causal, feature_map):
 def test_diag_attention_with_lrpe_inside_blocks(causal, kind):
     mixer, x = build("diag", causal, kind=kind, position="lrpe")
     position = torch.arange(LENGTH)
-    q, k = (turned(heads(p), mixer.rotation, position % 64) for p in (mixer.q_proj(x), mixer.k_proj(x)))
+    q, k = (rotated(heads(p), mixer.rotation, position % 64) for p in (mixer.q_proj(x), mixer.k_proj(x)))
     scores = torch.einsum("bthd,bshd->bhts", q, k) * (WIDTH // HEADS) ** -0.5
     hidden = position[:, None] // 64 != position // 64
     if causal:

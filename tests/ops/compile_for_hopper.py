@@ -34,7 +34,7 @@ from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.random_features import kernel as features
 from transnormer.ops.rms_norm import kernel as rms
 from transnormer.ops.rotate import kernel as rotation
-from transnormer.ops.rotated_attention import kernel as joined
+from transnormer.ops.rotated_attention import kernel as packed
 from transnormer.ops.skinny_linear import kernel as skinny_linear
 
 SHARED_MEMORY = 232_448
@@ -153,7 +153,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(rms.rms_norm(x, weight, 1e-6, torch.bfloat16))
 
         yield f"rms gain={gain}", run_rms
-    for d, count, scope, everything in ((32, 128, "token", False), (32, 128, "text", True), (128, 256, "none", True)):
+    for d, count, scope, everything in (
+        (32, 128, "token", False),
+        (32, 128, "sequence", True),
+        (128, 256, "none", True),
+    ):
 
         def run_features(d=d, count=count, scope=scope, everything=everything):
             (x,), weight = tensors((4, 512, 2, d)), torch.zeros(count, d)
@@ -166,45 +170,49 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
 
         def run_rotation(d=d, phi=phi):
             q, k = tensors((4, 512, 4, d), (4, 512, 4, d))
-            rates, direction = tensors((d // 2,), (d,), dtype=torch.float32)
-            turned = rotation.rotate(q, k, torch.arange(512), rates, feature_map=phi, reflection=direction.detach())
-            differentiated(*turned)
+            inverse_frequencies, reflection = tensors((d // 2,), (d,), dtype=torch.float32)
+            rotated = rotation.rotate(
+                q, k, torch.arange(512), inverse_frequencies, feature_map=phi, reflection=reflection.detach()
+            )
+            differentiated(*rotated)
 
         yield f"rotate d={d} {phi}", run_rotation
     for d, kind, everything in product((16, 24, 64, 128), ("norm", "softmax", "rela"), (False, True)):
 
-        def run_turned(d=d, kind=kind, everything=everything):
+        def run_rotated(d=d, kind=kind, everything=everything):
             (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
-            mirror, mask = (torch.zeros(d), torch.ones(20, 1024)) if everything else (None, None)
+            reflection, mask = (torch.zeros(d), torch.ones(20, 1024)) if everything else (None, None)
             options = {"block_size": 64, "dropout_p": 0.0, "square_sums": everything, "mask": mask}
             phi = "1+elu" if kind == "norm" else "identity"
             with torch.no_grad():
-                joined.rotated_attention(
+                packed.rotated_attention(
                     qkv, torch.arange(1024), torch.zeros(d // 2), kind=kind, causal=kind == "softmax", feature_map=phi,
-                    reflection=mirror, **options,
+                    reflection=reflection, **options,
                 )  # fmt: skip
 
-        yield f"turned d={d} {kind} mask, mirror and squares={everything}", run_turned
-    for d, slots, turned in ((64, 64, True), (128, 128, False), (20, 20, True)):
+        yield f"rotated d={d} {kind} mask, reflection and squares={everything}", run_rotated
+    for d, slots, rotated in ((64, 64, True), (128, 128, False), (20, 20, True)):
 
-        def run_decode(d=d, slots=slots, turned=turned):
-            q, k, v, direction, rates = (x.detach() for x in tensors(*[(2, 1, 8, d)] * 3, (d,), (d // 2,)))
-            turns = (rates, direction) if turned else (None, None)
+        def run_decode(d=d, slots=slots, rotated=rotated):
+            q, k, v, reflection, inverse_frequencies = (
+                x.detach() for x in tensors(*[(2, 1, 8, d)] * 3, (d,), (d // 2,))
+            )
+            rotations = (inverse_frequencies, reflection) if rotated else (None, None)
             positions, memory = torch.zeros(2, dtype=torch.long), torch.zeros(2, 8, d, d)
-            decode.norm_decode_step(q, k, v, memory, positions, *turns, "1+elu")
+            decode.norm_decode_step(q, k, v, memory, positions, *rotations, "1+elu")
             keys, values = (torch.zeros(2, 8, slots, d, dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
-            decode.diag_decode_step(q, k, v, keys, values, positions, *turns, "softmax")
+            decode.diag_decode_step(q, k, v, keys, values, positions, *rotations, "softmax")
 
-        yield f"decode d={d} slots={slots} turned={turned}", run_decode
+        yield f"decode d={d} slots={slots} rotated={rotated}", run_decode
     for rows in (1, 16, 32, 64):
 
-        def run_few_rows(rows=rows):
+        def run_skinny(rows=rows):
             x, *weights = (tensor.detach() for tensor in tensors((rows, 512), *[(1365, 512)] * 3))
             biases = [weight[:, 0].contiguous() for weight in weights]
             skinny_linear.linears(x, weights, biases)
             skinny_linear.gated(x, weights[0], biases[0], weights[1], biases[1], "silu")
 
-        yield f"few rows {rows}", run_few_rows
+        yield f"skinny {rows}", run_skinny
     for width, size in ((1408, 64), (96, 64), (85, 50), (96, 128)):
 
         def run_glu(width=width, size=size):

@@ -3,8 +3,8 @@
 On a GPU a case costs what must be compiled for it (seconds), and Triton miscompiles some combinations silently. So each
 case is a combination of everything that decides what is compiled, and runs at several shapes that share it. Covered are
 
-* bfloat16: every pair of values of all options, and every combination of direction, head size, one or many parts and
-  long or short ones (NormAttention), of kind, direction and head size (DiagAttention);
+* bfloat16: every pair of values of all options, and every combination of direction, head size, one or many segments
+  and long or short ones (NormAttention), of kind, direction and head size (DiagAttention);
 * float32: every head size that the kernels take in both directions (NormAttention) or with both kinds (DiagAttention),
   and every value of each option;
 * float16, which differs from bfloat16 in the type of its products only: both directions or kinds;
@@ -29,15 +29,15 @@ from covering import covering
 # batch, length, heads. None of what Triton treats as special (1, multiples of 16) is among the lengths, heads and
 # numbers of chunks, so that all share one compilation.
 SHARED = ((2, 257, 2), (1, 450, 3), (2, 900, 2))
-WHOLE, ONE_TOKEN = ((2, 512, 2), (1, 768, 3)), ((2, 1, 2), (1, 1, 3))
+UNMASKED, ONE_TOKEN = ((2, 512, 2), (1, 768, 3)), ((2, 1, 2), (1, 1, 3))
 HEAD_SIZES = (16, 32, 64, 96, 128)
 # What the kernels leave to PyTorch in float32 is left out.
 IN_SINGLE = {"d": (16, 32), "block_size": (16, 64)}
 NORM_OPTIONS = {
     "causal": (True, False),
     "d": HEAD_SIZES,
-    "many_parts": (False, True),
-    "short_parts": (False, True),
+    "many_segments": (False, True),
+    "short_segments": (False, True),
     "feature_map": ("1+elu", "elu", "identity"),
     "masked": (False, True),
     "carried": (False, True),
@@ -65,17 +65,17 @@ def single(options: dict[str, tuple]) -> dict[str, tuple]:
 class Norm:
     """A way to call norm_attention.
 
-    `short_parts`: a state is stored every 128 tokens, `carried`: with states before and after it, `squared`: with the
-    sums of squares, `limited`: as where many programs wait.
+    `short_segments`: a state is stored every 128 tokens, `carried`: with states before and after it, `squared`: with
+    the sums of squares, `limited`: as where many programs wait.
     """
 
     causal: bool
     d: int
-    many_parts: bool
+    many_segments: bool
     feature_map: str = "1+elu"
     masked: bool = False
     carried: bool = False
-    short_parts: bool = False
+    short_segments: bool = False
     squared: bool = False
     limited: bool = False
     dtype: torch.dtype = torch.bfloat16
@@ -116,21 +116,21 @@ def _name(case: Norm | Diag) -> str:
 
 def _norm_on_a_gpu() -> list[Norm]:
     in_single = covering(single(NORM_OPTIONS), 1, together=("causal", "d"))
-    in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_parts", "short_parts"))
+    in_half = covering(NORM_OPTIONS, 2, together=("causal", "d", "many_segments", "short_segments"))
     cases = [Norm(**row, dtype=torch.float32) for row in in_single] + [Norm(**row) for row in in_half]
     for causal in (True, False):
-        plain = Norm(causal, 64, many_parts=False)
+        plain = Norm(causal, 64, many_segments=False)
         # Shorter: longer sums leave the range of float16.
-        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2], many_parts=True)]
+        cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2], many_segments=True)]
         cases += [replace(plain, d=d, shapes=ONE_TOKEN, carried=True, masked=True) for d in (64, 128)]
-        cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, many_parts=causal, e=65)]
+        cases += [replace(plain, shapes=((2, 5, 2), (1, 13, 3))), replace(plain, many_segments=causal, e=65)]
         # Features beside values with a denominator: linear_elu, cosFormer and Performer, narrow and of 65 columns.
         cases += [replace(plain, d=d, e=e) for d, e in ((16, 17), (64, 33), (32, 20), (128, 17), (128, 33), (128, 65))]
-    cases += [Norm(**row, causal=True, shapes=WHOLE) for row in covering(WHOLE_OPTIONS, 2)]
-    # Parts that take turns, from nothing.
+    cases += [Norm(**row, causal=True, shapes=UNMASKED) for row in covering(WHOLE_OPTIONS, 2)]
+    # Segments one after the other, from nothing.
     for d, masked in product((16, 32, 64), (False, True)):
-        cases += [Norm(True, d, many_parts=False, masked=masked, short_parts=True)]
-    cases += [replace(plain, shapes=WHOLE), Norm(True, 32, many_parts=True, dtype=torch.float32, shapes=WHOLE)]
+        cases += [Norm(True, d, many_segments=False, masked=masked, short_segments=True)]
+    cases += [replace(plain, shapes=UNMASKED), Norm(True, 32, many_segments=True, dtype=torch.float32, shapes=UNMASKED)]
     return cases
 
 
@@ -142,10 +142,10 @@ def _diag_on_a_gpu() -> list[Diag]:
         plain = Diag(kind, 64, True, 64)
         cases += [replace(plain, dtype=torch.float16, shapes=SHARED[:2]), replace(plain, e=32), replace(plain, e=100)]
     cases += [replace(plain, shapes=ONE_TOKEN), replace(plain, shapes=((2, 5, 2), (1, 13, 3)))]
-    cases += [replace(plain, shapes=WHOLE), replace(plain, block_size=48, causal=False)]
+    cases += [replace(plain, shapes=UNMASKED), replace(plain, block_size=48, causal=False)]
     # Tiles of less than four warps.
     for kind, causal in product(DIAG_OPTIONS["kind"], (True, False)):
-        cases += [Diag(kind, 16, causal, 32, shapes=WHOLE), Diag(kind, 16, causal, 32), Diag(kind, 32, causal, 16)]
+        cases += [Diag(kind, 16, causal, 32, shapes=UNMASKED), Diag(kind, 16, causal, 32), Diag(kind, 32, causal, 16)]
     return cases
 
 
@@ -159,7 +159,7 @@ def parameters(cases: Sequence[Norm | Diag]) -> list[ParameterSet]:
 
 # The interpreter computes with numpy, which has no bfloat16: float16 stands in for it.
 NORM_INTERPRETED = [
-    Norm(causal, d, many_parts, feature_map, masked, carried, dtype=dtype, e=e, shapes=((2, length, 2),))
+    Norm(causal, d, many_segments, feature_map, masked, carried, dtype=dtype, e=e, shapes=((2, length, 2),))
     for length, d, e, feature_map, causal, masked, carried in (
         (1, 16, 16, "1+elu", True, False, True),
         (5, 16, 16, "elu", True, True, False),
@@ -173,13 +173,15 @@ NORM_INTERPRETED = [
         (130, 24, 16, "elu", False, False, False),
     )
     for dtype in (torch.float32, torch.float16)
-    for many_parts in (False, True)
+    for many_segments in (False, True)
 ]
-# Parts that take turns, and parts that are cut again.
+# Segments one after the other, and segments that are cut again.
 NORM_INTERPRETED += [
-    Norm(True, 16, many_parts, masked=masked, carried=carried, short_parts=True, dtype=dtype, shapes=((2, 450, 2),))
+    Norm(
+        True, 16, many_segments, masked=masked, carried=carried, short_segments=True, dtype=dtype, shapes=((2, 450, 2),)
+    )
     for dtype in (torch.float32, torch.float16)
-    for many_parts, masked, carried in ((False, False, False), (False, True, True), (True, False, False))
+    for many_segments, masked, carried in ((False, False, False), (False, True, True), (True, False, False))
 ]
 DIAG_INTERPRETED = [
     Diag(kind, d, causal, block_size, masked, dtype=dtype, e=e, shapes=((2, length, 2),))

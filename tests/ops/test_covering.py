@@ -33,7 +33,7 @@ def test_what_belongs_together_is_combined():
 @pytest.mark.parametrize(
     ("cases", "options", "in_half", "in_single"),
     [
-        (NORM_ON_A_GPU, NORM_OPTIONS, ("causal", "d", "many_parts", "short_parts"), ("causal", "d")),
+        (NORM_ON_A_GPU, NORM_OPTIONS, ("causal", "d", "many_segments", "short_segments"), ("causal", "d")),
         (DIAG_ON_A_GPU, DIAG_OPTIONS, ("kind", "d", "causal"), ("kind", "d")),
     ],
 )

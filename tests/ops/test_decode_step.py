@@ -1,4 +1,4 @@
-"""A decode step against the parallel attention over the whole text, and its kernels in Triton's interpreter."""
+"""A decode step against the parallel attention over the whole sequence, and its kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ ROTATIONS = ("none", "rope", "lrpe")
 
 def rotation(kind: str, size: int, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor | None]:
     generator = torch.Generator().manual_seed(size)
-    rates, reflection = torch.rand(size // 2, generator=generator), torch.randn(size, generator=generator)
+    inverse_frequencies, reflection = torch.rand(size // 2, generator=generator), torch.randn(size, generator=generator)
     reflection /= reflection.norm()
     return {
-        "rates": None if kind == "none" else rates.to(device, dtype),
+        "inverse_frequencies": None if kind == "none" else inverse_frequencies.to(device, dtype),
         "reflection": reflection.to(device, dtype) if kind == "lrpe" else None,
     }
 
 
 def token(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> list:
-    """q, k and v of one token, as a joined projection leaves them: neighbours in memory."""
+    """q, k and v of one token, as a packed projection leaves them: neighbours in memory."""
     batch, heads, size = shape
-    joined = torch.randn(batch, 1, 3 * heads * size, generator=torch.Generator().manual_seed(seed))
-    return [part.unflatten(-1, (heads, size)) for part in joined.to(device, dtype).chunk(3, dim=-1)]
+    packed = torch.randn(batch, 1, 3 * heads * size, generator=torch.Generator().manual_seed(seed))
+    return [part.unflatten(-1, (heads, size)) for part in packed.to(device, dtype).chunk(3, dim=-1)]
 
 
 @on_the_cpu
 @pytest.mark.parametrize(("position", "feature_map"), product(ROTATIONS, ("1+elu", "elu")))
 def test_steps_of_norm_attention_equal_the_parallel_form(position, feature_map):
     shape, length = (2, 3, 4), 9
-    turns = rotation(position, 4, torch.float64, "cpu")
+    rotations = rotation(position, 4, torch.float64, "cpu")
     tokens = [token(shape, seed) for seed in range(length)]
     memory = torch.zeros(2, 3, 4, 4, dtype=torch.float64)
     steps = [
-        norm_decode_step(*tokens[t], memory, positions=torch.full((2,), t), feature_map=feature_map, **turns)
+        norm_decode_step(*tokens[t], memory, positions=torch.full((2,), t), feature_map=feature_map, **rotations)
         for t in range(length)
     ]
     q, k, v = (torch.cat(parts, dim=1) for parts in zip(*tokens, strict=True))
-    if turns["rates"] is not None:
-        q, k = rotate(q, k, torch.arange(length), feature_map=feature_map, **turns)
+    if rotations["inverse_frequencies"] is not None:
+        q, k = rotate(q, k, torch.arange(length), feature_map=feature_map, **rotations)
         feature_map = "identity"
     whole, state = norm_attention(q, k, v, causal=True, feature_map=feature_map, return_state=True)
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
@@ -66,16 +66,16 @@ def test_steps_of_norm_attention_equal_the_parallel_form(position, feature_map):
 @pytest.mark.parametrize(("position", "kind"), product(ROTATIONS, ("softmax", "rela")))
 def test_steps_of_diag_attention_equal_the_parallel_form(position, kind):
     shape, length, block = (2, 3, 4), 14, 5
-    turns = rotation(position, 4, torch.float64, "cpu")
+    rotations = rotation(position, 4, torch.float64, "cpu")
     tokens = [token(shape, seed) for seed in range(length)]
-    keys, values = (torch.full((2, block, 3, 4), 7.0, dtype=torch.float64) for _ in range(2))  # of an older text
+    keys, values = (torch.full((2, block, 3, 4), 7.0, dtype=torch.float64) for _ in range(2))  # of an older sequence
     steps = [
-        diag_decode_step(*tokens[t], keys, values, positions=torch.full((2,), t), kind=kind, **turns)
+        diag_decode_step(*tokens[t], keys, values, positions=torch.full((2,), t), kind=kind, **rotations)
         for t in range(length)
     ]
     q, k, v = (torch.cat(parts, dim=1) for parts in zip(*tokens, strict=True))
-    if turns["rates"] is not None:
-        q, k = rotate(q, k, torch.arange(length) % block, **turns)
+    if rotations["inverse_frequencies"] is not None:
+        q, k = rotate(q, k, torch.arange(length) % block, **rotations)
     whole = diag_attention(q, k, v, causal=True, block_size=block, kind=kind)
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
 
@@ -104,8 +104,8 @@ def test_wrong_arguments_are_named():
     slots = slots.double()
     with pytest.raises(ConfigError, match="keys must have at least one slot"):
         diag_decode_step(q, k, v, slots[:, :0], slots[:, :0], positions=positions)
-    with pytest.raises(ConfigError, match=r"rates must be \[D/2\] = \[2\]"):
-        norm_decode_step(q, k, v, memory, positions=positions, rates=torch.zeros(4))
+    with pytest.raises(ConfigError, match=r"inverse_frequencies must be \[D/2\] = \[2\]"):
+        norm_decode_step(q, k, v, memory, positions=positions, inverse_frequencies=torch.zeros(4))
     with pytest.raises(ConfigError, match=r"values must be \[B, S, H, D\] = \[2, S, 3, 4\]"):
         diag_decode_step(q, k, v, slots, slots[:, :5], positions=positions)
     with pytest.raises(ConfigError, match="memory must be contiguous"):
@@ -158,9 +158,9 @@ def test_norm_kernel(shape, feature_map, more, dtype, position):
     q, k, v = token(shape, 1, dtype, DEVICE)
     v = F.pad(v, (0, more), value=1.0)  # a column for a denominator
     memory = torch.randn(batch, heads, size, size + more, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    turns = rotation(position, size, dtype, DEVICE)
+    rotations = rotation(position, size, dtype, DEVICE)
     positions = torch.tensor([0, 1, 63, 700, 100_000], device=DEVICE)[-batch:]
-    check_step(norm_decode_step, [q, k, v], [memory], positions=positions, feature_map=feature_map, **turns)
+    check_step(norm_decode_step, [q, k, v], [memory], positions=positions, feature_map=feature_map, **rotations)
 
 
 @with_kernels
@@ -173,10 +173,12 @@ def test_diag_kernel(shape, dtype, position, kind, block):
     slots = [
         torch.randn(batch, heads, block, size, generator=generator).to(DEVICE, dtype).transpose(1, 2) for _ in "kv"
     ]
-    turns = rotation(position, size, dtype, DEVICE)
+    rotations = rotation(position, size, dtype, DEVICE)
     for last in (0, block - 1, 7 * block + 3):
         positions = torch.arange(last, last + batch, device=DEVICE)
-        check_step(diag_decode_step, token(shape, last, dtype, DEVICE), slots, positions=positions, kind=kind, **turns)
+        check_step(
+            diag_decode_step, token(shape, last, dtype, DEVICE), slots, positions=positions, kind=kind, **rotations
+        )
 
 
 @with_kernels

@@ -197,13 +197,13 @@ NORM_GPU = [
 
 
 @with_kernels
-@pytest.mark.parametrize("parts", ["one part", "many parts"])
+@pytest.mark.parametrize("segments", ["one segment", "many segments"])
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 @pytest.mark.parametrize("case", NORM if INTERPRETED else NORM_GPU, ids=str)
-def test_norm_attention_kernel(case, dtype, parts, monkeypatch):
+def test_norm_attention_kernel(case, dtype, segments, monkeypatch):
     from transnormer.ops.norm_attention import kernel_plan
 
-    monkeypatch.setattr(kernel_plan, "wanted_parts", lambda *_: 1 if parts == "one part" else 128)
+    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_: 1 if segments == "one segment" else 128)
     length, d, e, causal, masked = case
     shapes = [(2, length, 2, d), (2, length, 2, d), (2, length, 2, e)]
     inputs = tensors(*shapes, dtype=dtype, device=DEVICE)

@@ -37,7 +37,7 @@ with_kernels = pytest.mark.gpu if not INTERPRETED else pytest.mark.usefixtures("
 # Each op with the sizes of all tensors that it has a derivative to.
 ATTENTION = ((2, 5, 2, 16),) * 3
 LAYER = ((3, 16), (64, 16), (64,), (16, 32))
-PLACES = torch.arange(5)
+POSITIONS = torch.arange(5)
 CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "norm_attention": (
         lambda q, k, v, state, **options: norm_attention(q, k, v, state=state, causal=True, **options),
@@ -46,13 +46,17 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     # Softmax in blocks is PyTorch's own attention, which says itself that it has no forward mode.
     "diag_attention": (partial(diag_attention, causal=True, kind="rela"), ATTENTION),
     "rotated_attention": (
-        lambda qkv, rates, **options: rotated_attention(
-            qkv, PLACES.to(qkv.device), rates, kind="norm", causal=True, **options
+        lambda qkv, inverse_frequencies, **options: (
+            rotated_attention(
+                qkv, POSITIONS.to(qkv.device), inverse_frequencies, kind="norm", causal=True, **options
+            ).out
         ),
         ((2, 5, 3, 2, 16), (8,)),
     ),
     "rotate": (
-        lambda q, k, rates, **options: torch.cat(rotate(q, k, PLACES.to(q.device), rates, **options)),
+        lambda q, k, inverse_frequencies, **options: torch.cat(
+            rotate(q, k, POSITIONS.to(q.device), inverse_frequencies, **options)
+        ),
         (*ATTENTION[:2], (8,)),
     ),
     "rms_norm": (rms_norm, ((3, 16), (16,))),

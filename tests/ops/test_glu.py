@@ -146,12 +146,12 @@ def test_strides_do_not_matter(dtype):
     inputs = problem((10, 24), 32, 24, dtype, DEVICE)
     expected = outputs_and_gradients(partial(glu, backend="triton"), inputs, seed=1)
 
-    def turned(*tensors):
+    def transposed(*tensors):
         strided = [tensor.mT.contiguous().mT if tensor.dim() == 2 else tensor for tensor in tensors]
         assert not strided[0].is_contiguous()
         return glu(*strided, backend="triton").mT.contiguous().mT
 
-    for ours, theirs in zip(outputs_and_gradients(turned, inputs, seed=1), expected, strict=True):
+    for ours, theirs in zip(outputs_and_gradients(transposed, inputs, seed=1), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     leaf = inputs[0].clone().requires_grad_()
     glu(leaf, *inputs[1:], backend="triton").sum().backward()  # a gradient of stride 0
@@ -285,7 +285,7 @@ def test_the_layer_with_the_kernel_is_the_layer(width, activation, monkeypatch):
     def run(forward):
         return lambda x, *weights: torch.func.functional_call(forward, dict(zip(names, weights, strict=True)), x)
 
-    class Joined(GLU):
+    class Packed(GLU):
         def forward(self, x):
             monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
             return self.in_two_products(x)
@@ -296,8 +296,8 @@ def test_the_layer_with_the_kernel_is_the_layer(width, activation, monkeypatch):
             return self.down_proj(gate * up)
 
     inputs = [x, *layer.parameters()]
-    apart, joined = (run(kind(24, width, activation).to(DEVICE)) for kind in (Apart, Joined))
-    check_kernel(joined, apart, run(Apart(24, width, activation).to(DEVICE).double()), inputs)
+    apart, packed = (run(kind(24, width, activation).to(DEVICE)) for kind in (Apart, Packed))
+    check_kernel(packed, apart, run(Apart(24, width, activation).to(DEVICE).double()), inputs)
 
     def under_autocast(forward):
         def call(*tensors):
@@ -307,7 +307,7 @@ def test_the_layer_with_the_kernel_is_the_layer(width, activation, monkeypatch):
         return call
 
     exact = outputs_and_gradients(apart, [tensor.double() for tensor in inputs], seed=1)
-    plain, ours = (outputs_and_gradients(under_autocast(forward), inputs, seed=1) for forward in (apart, joined))
+    plain, ours = (outputs_and_gradients(under_autocast(forward), inputs, seed=1) for forward in (apart, packed))
     assert ours[0].dtype == HALF
     for a, b, c in zip(ours, plain, exact, strict=True):
         assert a.dtype == b.dtype

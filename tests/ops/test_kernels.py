@@ -70,9 +70,9 @@ def test_norm_attention(case, monkeypatch):
     """Outputs and all gradients; what the cases cover is written in kernel_choices.py."""
     from transnormer.ops.norm_attention import kernel_plan
 
-    # At most a dozen programs, so that parts are more than a chunk long.
-    monkeypatch.setattr(kernel_plan, "wanted_parts", lambda pairs, *_: -(-12 // pairs) if case.many_parts else 1)
-    if case.short_parts:
+    # At most a dozen programs, so that segments are more than a chunk long.
+    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda pairs, *_: -(-12 // pairs) if case.many_segments else 1)
+    if case.short_segments:
         monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 128)
     monkeypatch.setattr(kernel_plan, "_AT_ONCE", 0 if case.limited else 10**9)
     d, e = case.d, case.e or case.d
@@ -96,10 +96,10 @@ def test_norm_attention(case, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_the_first_tokens_of_a_long_text_keep_their_gradient():
+def test_the_first_tokens_of_a_long_sequence_keep_their_gradient():
     """The state is undone from the end on, and values with a mean make it large: what is left of it is not noise.
 
-    The gradient of a query depends on what comes before it only, so a short text has the same.
+    The gradient of a query depends on what comes before it only, so a short sequence has the same.
     """
     q, k, v, do = tensors(*[(12, 8192, 8, 64)] * 4, dtype=HALF)
     v += 1
@@ -114,7 +114,7 @@ def test_the_first_tokens_of_a_long_text_keep_their_gradient():
 
 
 @pytest.mark.parametrize(
-    ("batch", "length", "heads", "d", "part"),
+    ("batch", "length", "heads", "d", "segment"),
     [
         (64, 512, 8, 64, 512),
         (16, 2048, 8, 64, 2048),
@@ -129,34 +129,34 @@ def test_the_first_tokens_of_a_long_text_keep_their_gradient():
         (2, 70, 2, 128, 128),
     ],
 )
-def test_time_is_cut_where_heads_are_few(batch, length, heads, d, part):
-    """Into parts that are whole chunks of either direction, as many of the one as of the other."""
+def test_time_is_cut_where_heads_are_few(batch, length, heads, d, segment):
+    """Into segments that are whole chunks of either direction, as many of the one as of the other."""
     from transnormer.ops.norm_attention.kernel_plan import Plan
 
     q = torch.empty((batch, length, heads, d), device="meta")
     plan = Plan(q, q, None, True, 0)
-    assert plan.part == part
+    assert plan.segment == segment
     for chunk in (plan.chunk, plan.forward_chunk):
-        _, chunks, chunks_per_part = plan.walk(chunk)
-        assert chunks_per_part * chunk == part
-        assert -(-chunks // chunks_per_part) == plan.parts == -(-length // part)
+        _, chunks, chunks_per_segment = plan.scan(chunk)
+        assert chunks_per_segment * chunk == segment
+        assert -(-chunks // chunks_per_segment) == plan.segments == -(-length // segment)
 
 
 @pytest.mark.parametrize("length", [1, 64, 4096, 4097, 8192, 10_000, 100_000])
 def test_parts_that_take_turns_hold_every_token_once_and_share_their_borders(length):
-    """In the chunks, parts and places that the kernels are told."""
+    """In the chunks, segments and offsets that the kernels are told."""
     from transnormer.ops.norm_attention.kernel_plan import Plan
 
     q = torch.empty((64, length, 8, 64), device="meta")
     plan = Plan(q, q, None, True, 0)
-    seen, border = 0, 0
-    for turn in plan.turns():
-        _, chunks, chunks_of_a_part = plan.walk(plan.chunk, turn.tokens)
-        assert turn.part * chunks_of_a_part == seen
-        assert turn.place + turn.part == border
-        seen, border = min((turn.part + 1) * chunks_of_a_part, chunks), border + 1
+    seen, boundary = 0, 0
+    for step in plan.launches():
+        _, chunks, chunks_of_a_segment = plan.scan(plan.chunk, step.tokens)
+        assert step.segment * chunks_of_a_segment == seen
+        assert step.offset + step.segment == boundary
+        seen, boundary = min((step.segment + 1) * chunks_of_a_segment, chunks), boundary + 1
     assert seen == -(-length // plan.chunk)
-    assert border == plan.parts
+    assert boundary == plan.segments
     assert plan.grid()[0] == 1
 
 
@@ -176,7 +176,7 @@ def test_more_texts_than_a_grid_has_room_for_are_left_to_pytorch(op):
     q = torch.empty((2**16, 1, 1, 16), dtype=torch.float16, device="meta")
     choice = explain(op, "cuda", q=q, k=q, v=q, x=q, weight=q[0, 0], causal=True)
     assert choice.backend == "torch"
-    assert "65,536 texts" in choice.reason
+    assert "65,536 sequences" in choice.reason
 
 
 @here
@@ -238,15 +238,15 @@ def test_rms_norm_rounds_to_another_dtype(gain):
 
 @here
 def test_strided_views_need_no_copies():
-    """q, k and v as views of one joined projection, and heads before time, give what contiguous tensors give."""
-    (joined,) = tensors((2, 70, 3, 2, 16), dtype=torch.float32)
-    views = joined.unbind(2)
+    """q, k and v as views of one packed projection, and heads before time, give what contiguous tensors give."""
+    (packed,) = tensors((2, 70, 3, 2, 16), dtype=torch.float32)
+    views = packed.unbind(2)
     copies = [x.contiguous() for x in views]
-    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in views]
+    heads_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in views]
     for op in (partial(norm_attention, causal=True), partial(diag_attention, causal=True)):
         expected = op(*copies, backend="triton")
         assert torch.equal(op(*views, backend="triton"), expected)
-        assert torch.equal(op(*turned, backend="triton"), expected)
+        assert torch.equal(op(*heads_first, backend="triton"), expected)
 
 
 def test_rows_beyond_32_bits_are_copied():
@@ -288,7 +288,9 @@ def test_small_vectors_may_lie_apart(op):
     def call(vector):
         if op == "rms_norm":
             return rms_norm(x, vector, backend="triton")
-        return norm_decode_step(q, k, v, memory.clone(), positions=positions, rates=vector, backend="triton")
+        return norm_decode_step(
+            q, k, v, memory.clone(), positions=positions, inverse_frequencies=vector, backend="triton"
+        )
 
     assert torch.equal(call(apart), call(together))
 

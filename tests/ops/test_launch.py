@@ -51,7 +51,7 @@ def test_an_op_runs_on_the_device_of_its_first_tensor(entered):
 
 def test_every_op_that_launches_a_kernel_is_guarded():
     sources = {path: path.read_text() for path in Path(tn.ops.__file__).parent.rglob("*.py")}
-    unguarded = [str(path) for path, text in sources.items() if "@torch.library.custom_op" in text]
+    unguarded = [str(path) for path, source in sources.items() if "@torch.library.custom_op" in source]
     assert not unguarded, "use transnormer.ops.kernels.launch.kernel_op"
 
 

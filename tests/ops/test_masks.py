@@ -20,12 +20,16 @@ def masked_ops() -> dict[str, Callable[..., Tensor]]:
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(2, 5, 3, 2, 8, generator=generator)
     q, k, v = qkv.unbind(2)
-    rates, weight = torch.rand(4, generator=generator), torch.randn(6, 8, generator=generator)
+    inverse_frequencies, weight = torch.rand(4, generator=generator), torch.randn(6, 8, generator=generator)
+
+    def rotated(mask: Tensor) -> Tensor:
+        return rotated_attention(qkv, torch.arange(5), inverse_frequencies, kind="norm", causal=True, mask=mask).out
+
     return {
         "norm_attention": partial(norm_attention, q, k, v, causal=True),
         "diag_attention": partial(diag_attention, q, k, v, causal=True),
-        "rotated_attention": partial(rotated_attention, qkv, torch.arange(5), rates, kind="norm", causal=True),
-        "random_features": partial(random_features, q, weight, scale=0.5, epsilon=1e-4, scope="text"),
+        "rotated_attention": rotated,
+        "random_features": partial(random_features, q, weight, scale=0.5, epsilon=1e-4, scope="sequence"),
     }
 
 

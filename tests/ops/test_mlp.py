@@ -132,7 +132,7 @@ def test_a_compiled_call_gives_the_same():
 
 @with_kernels
 def test_a_wide_layer_runs_whatever_the_backend(monkeypatch):
-    monkeypatch.setattr("transnormer.models.layers.should_join", lambda x, *layers: True)
+    monkeypatch.setattr("transnormer.models.layers.should_pack", lambda x, *layers: True)
     monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
     with torch.autocast(DEVICE, HALF):
         assert FFN(128, 256, "gelu").to(DEVICE)(torch.randn(2, 128, device=DEVICE)).shape == (2, 128)
@@ -141,7 +141,7 @@ def test_a_wide_layer_runs_whatever_the_backend(monkeypatch):
 @with_kernels
 def test_a_layer_takes_it_under_autocast(monkeypatch):
     """The layer with the kernel and without, in one model: the same but for rounding, all gradients too."""
-    monkeypatch.setattr("transnormer.models.layers.should_join", lambda x, *layers: True)
+    monkeypatch.setattr("transnormer.models.layers.should_pack", lambda x, *layers: True)
     torch.manual_seed(0)
     layer, x = FFN(16, 40, "gelu").to(DEVICE), torch.randn(2, 9, 16, device=DEVICE, requires_grad=True)
     results = []

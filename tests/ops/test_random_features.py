@@ -33,7 +33,7 @@ CASES_GPU = [((3, 1, 2, 16), 16), ((2, 129, 2, 32), 128), ((1, 300, 3, 48), 100)
 
 
 def problem(shape: tuple[int, ...], features: int, device: str, masked: bool, shifted: bool, size: float = 1.0):
-    """x in float32, and the other arguments; the second text has no token when masked."""
+    """x in float32, and the other arguments; the second sequence has no token when masked."""
     generator = torch.Generator().manual_seed(features)
     x = torch.randn(shape, generator=generator) * size
     weight = torch.randn(features, shape[-1], generator=generator)
@@ -65,7 +65,7 @@ def test_equals_the_reference(scope, masked, shifted):
 
 
 @on_the_cpu
-@pytest.mark.parametrize("scope", ["token", "text", "batch"])
+@pytest.mark.parametrize("scope", ["token", "sequence", "batch"])
 def test_large_tokens_do_not_overflow_and_padded_ones_do_not_count(scope):
     x, weight, options = problem((3, 9, 2, 8), 6, "cpu", masked=True, shifted=False, size=30.0)
     with torch.no_grad():
@@ -106,10 +106,10 @@ def test_a_wrong_call_says_what_is_wrong():
         ({"weight": weight[:, :7]}, r"weight must be \[M, 8\], got \[12, 7\]"),
         ({"offset": options["offset"][:3]}, r"offset must be \[12\], got \[3\]"),
         ({"mask": options["mask"].T}, r"mask must be \[B, T\] = \[2, 5\], got \[5, 2\]"),
-        ({"scope": "txt"}, "did you mean 'text'"),
+        ({"scope": "txt"}, "did you mean 'sequence'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            random_features(**{"x": x, "weight": weight, "scope": "text", **options, **wrong})
+            random_features(**{"x": x, "weight": weight, "scope": "sequence", **options, **wrong})
 
 
 @on_the_cpu
@@ -144,14 +144,14 @@ def test_the_kernel(shape, features, scope):
 def test_the_kernel_takes_heads_that_lie_apart_and_says_the_same_twice():
     x, weight, options = problem((2, 33, 6, 16), 24, DEVICE, masked=True, shifted=False)
     together = x.to(HALF)
-    features = partial(random_features, weight=weight, scope="text", backend="triton", **options)
+    features = partial(random_features, weight=weight, scope="sequence", backend="triton", **options)
     apart = features(together.unflatten(2, (3, 2))[:, :, 1])
     assert torch.equal(apart, features(together[:, :, 2:4].contiguous()))
     assert torch.equal(apart, features(together[:, :, 2:4]))
 
 
 @with_kernels
-@pytest.mark.parametrize("scope", ["token", "text", "batch"])
+@pytest.mark.parametrize("scope", ["token", "sequence", "batch"])
 def test_the_kernel_does_not_overflow(scope):
     x, weight, options = problem((3, 9, 2, 16), 24, DEVICE, masked=True, shifted=False, size=30.0)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.components.positions import Rotation, rotary_rates
+from transnormer.mixers.components.positions import Rotation, rope_inverse_frequencies
 from transnormer.ops import norm_attention, rotate
 from transnormer.ops.rotate.reference import rotate_reference
 
@@ -30,10 +30,16 @@ FEATURE_MAPS = ["identity", "elu", "1+elu"]
 def inputs(batch: int, length: int, heads: int, size: int, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(batch, length, heads, size, generator=generator, dtype=torch.float64) for _ in range(2))
-    direction = torch.randn(size, generator=generator, dtype=torch.float64)
-    rates = torch.rand(size // 2, generator=generator, dtype=torch.float64)
+    reflection = torch.randn(size, generator=generator, dtype=torch.float64)
+    inverse_frequencies = torch.rand(size // 2, generator=generator, dtype=torch.float64)
     positions = torch.randint(0, 3000, (batch, length), generator=generator)
-    return {"q": q, "k": k, "positions": positions, "rates": rates, "reflection": direction / direction.norm()}
+    return {
+        "q": q,
+        "k": k,
+        "positions": positions,
+        "inverse_frequencies": inverse_frequencies,
+        "reflection": reflection / reflection.norm(),
+    }
 
 
 @on_the_cpu
@@ -49,8 +55,10 @@ def test_equals_the_reference(shape, feature_map, reflected, one_row, seed):
     x = inputs(*shape, seed=seed)
     positions = x["positions"][0] if one_row else x["positions"]
     options = {"feature_map": feature_map, "reflection": x["reflection"] if reflected else None}
-    expected = rotate_reference(x["q"], x["k"], positions, x["rates"], **options)
-    for ours, theirs in zip(rotate(x["q"], x["k"], positions, x["rates"], **options), expected, strict=True):
+    expected = rotate_reference(x["q"], x["k"], positions, x["inverse_frequencies"], **options)
+    for ours, theirs in zip(
+        rotate(x["q"], x["k"], positions, x["inverse_frequencies"], **options), expected, strict=True
+    ):
         torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
 
 
@@ -59,13 +67,13 @@ def test_equals_the_reference(shape, feature_map, reflected, one_row, seed):
 @pytest.mark.parametrize("reflected", [True, False])
 def test_gradients(feature_map, reflected):
     x = inputs(2, 5, 2, 6)
-    q, k, rates = (x[name].requires_grad_() for name in ("q", "k", "rates"))
+    q, k, inverse_frequencies = (x[name].requires_grad_() for name in ("q", "k", "inverse_frequencies"))
 
-    def call(q, k, rates):
+    def call(q, k, inverse_frequencies):
         reflection = x["reflection"] if reflected else None
-        return rotate(q, k, x["positions"] % 7, rates, feature_map=feature_map, reflection=reflection)
+        return rotate(q, k, x["positions"] % 7, inverse_frequencies, feature_map=feature_map, reflection=reflection)
 
-    assert torch.autograd.gradcheck(call, (q, k, rates))
+    assert torch.autograd.gradcheck(call, (q, k, inverse_frequencies))
 
 
 @on_the_cpu
@@ -73,10 +81,10 @@ def test_gradients(feature_map, reflected):
 def test_half_precision_is_rounded_once(dtype):
     x = inputs(2, 50, 2, 16)
     q, k = x["q"].to(dtype), x["k"].to(dtype)
-    rates = x["rates"].float()
+    inverse_frequencies = x["inverse_frequencies"].float()
     options = {"feature_map": "1+elu", "reflection": x["reflection"]}
-    exact = rotate_reference(q.double(), k.double(), x["positions"] % 50, rates.double(), **options)
-    for ours, theirs in zip(rotate(q, k, x["positions"] % 50, rates, **options), exact, strict=True):
+    exact = rotate_reference(q.double(), k.double(), x["positions"] % 50, inverse_frequencies.double(), **options)
+    for ours, theirs in zip(rotate(q, k, x["positions"] % 50, inverse_frequencies, **options), exact, strict=True):
         assert ours.dtype == dtype
         assert (ours.double() - theirs).abs().max() <= (theirs.to(dtype).double() - theirs).abs().max() * 1.01
 
@@ -85,10 +93,10 @@ def test_half_precision_is_rounded_once(dtype):
 def test_a_model_in_half_precision_still_counts_positions():
     """bfloat16 has eight bits: position 1001 would become 1000."""
     q = torch.randn(1, 1, 1, 8, dtype=torch.bfloat16)
-    rates = torch.ones(4, dtype=torch.bfloat16)
-    turned, _ = rotate(q, q, torch.tensor([1001]), rates)
-    expected, _ = rotate_reference(q.double(), q.double(), torch.tensor([1001]), rates.double())
-    torch.testing.assert_close(turned.double(), expected, atol=0.02, rtol=0.02)
+    inverse_frequencies = torch.ones(4, dtype=torch.bfloat16)
+    rotated, _ = rotate(q, q, torch.tensor([1001]), inverse_frequencies)
+    expected, _ = rotate_reference(q.double(), q.double(), torch.tensor([1001]), inverse_frequencies.double())
+    torch.testing.assert_close(rotated.double(), expected, atol=0.02, rtol=0.02)
 
 
 @on_the_cpu
@@ -99,7 +107,7 @@ def test_products_depend_on_the_distance_alone(kind):
     token = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
     near, far = (rotation(*token, torch.arange(6) + start) for start in (0, 3))
     scores = [torch.einsum("bthd,bshd->ts", *pair) for pair in (near, far)]
-    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)  # RoPE's rates are float32
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)  # RoPE's frequencies are float32
     torch.testing.assert_close(scores[0][0, 1], scores[0][4, 5], atol=1e-5, rtol=1e-5)
 
 
@@ -118,23 +126,23 @@ def test_a_rotation_applies_the_feature_map_first(kind):
 @on_the_cpu
 def test_a_wrong_call_says_what_is_wrong():
     x = inputs(2, 9, 2, 8)
-    q, k, positions, rates, reflection = x.values()
+    q, k, positions, inverse_frequencies, reflection = x.values()
     with pytest.raises(ConfigError, match="one shape and dtype"):
-        rotate(q, k[:, :5], positions, rates)
+        rotate(q, k[:, :5], positions, inverse_frequencies)
     with pytest.raises(ConfigError, match="one shape and dtype"):
-        rotate(q, k.float(), positions, rates)
+        rotate(q, k.float(), positions, inverse_frequencies)
     with pytest.raises(ConfigError, match="head size 7 is odd"):
-        rotate(q[..., :7], k[..., :7], positions, rates)
+        rotate(q[..., :7], k[..., :7], positions, inverse_frequencies)
     with pytest.raises(ConfigError, match=r"positions must be \[T\] = \[9\] or \[B, T\] = \[2, 9\], got \[8\]"):
-        rotate(q, k, positions[0, :8], rates)
-    with pytest.raises(ConfigError, match=r"rates must be \[D/2\] = \[4\], got \[8\]"):
+        rotate(q, k, positions[0, :8], inverse_frequencies)
+    with pytest.raises(ConfigError, match=r"inverse_frequencies must be \[D/2\] = \[4\], got \[8\]"):
         rotate(q, k, positions, reflection)
     with pytest.raises(ConfigError, match=r"reflection must be \[D\] = \[8\], got \[4\]"):
-        rotate(q, k, positions, rates, reflection=rates)
+        rotate(q, k, positions, inverse_frequencies, reflection=inverse_frequencies)
     with pytest.raises(ConfigError, match="did you mean 'elu'"):
-        rotate(q, k, positions, rates, feature_map="eluu")
+        rotate(q, k, positions, inverse_frequencies, feature_map="eluu")
     with pytest.raises(ConfigError, match="backend 'triton' cannot run"):
-        rotate(q, k, positions, rates, backend="triton")
+        rotate(q, k, positions, inverse_frequencies, backend="triton")
 
 
 # The kernel
@@ -162,17 +170,17 @@ def test_kernel(case, dtype):
     length, heads, size, feature_map, reflected, by_row = case
     x = {name: tensor.to(DEVICE) for name, tensor in inputs(2, length, heads, size).items()}
     positions = x["positions"] if by_row else x["positions"][0]
-    direction = x["reflection"].float() if reflected else None
+    reflection = x["reflection"].float() if reflected else None
 
-    def call(op, q, k, rates):
-        reflection = direction if direction is None else direction.to(rates.dtype)
-        return op(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+    def call(op, q, k, inverse_frequencies):
+        given = None if reflection is None else reflection.to(inverse_frequencies.dtype)
+        return op(q, k, positions, inverse_frequencies, feature_map=feature_map, reflection=given)
 
     check_kernel(
         partial(call, partial(rotate, backend="triton")),
         partial(call, partial(rotate, backend="torch")),
         partial(call, rotate_reference),
-        [x["q"].to(dtype), x["k"].to(dtype), x["rates"].float()],
+        [x["q"].to(dtype), x["k"].to(dtype), x["inverse_frequencies"].float()],
     )
 
 
@@ -185,19 +193,19 @@ def test_sequences_of_one_program_share_their_positions(feature_map, reflected, 
 
     monkeypatch.setattr(kernel, "_TILE", 1024)
     x = {name: tensor.to(DEVICE) for name, tensor in inputs(5, 40, 2, 32).items()}
-    direction = x["reflection"].float() if reflected else None
+    reflection = x["reflection"].float() if reflected else None
     blocks = 2  # of 32 rows
     monkeypatch.setattr(kernel, "_AT_A_TIME", 5 * blocks * 1024 // sequences)
     same = x["positions"][0]
-    grid, taken, _ = kernel._launch(x["q"], same, direction, 0, 1024)
+    grid, taken, _ = kernel._launch(x["q"], same, reflection, 0, 1024)
     assert (grid, taken) == ((blocks, -(-5 // sequences)), sequences)
-    assert kernel._launch(x["q"], x["positions"], direction, 0, 1024)[:2] == ((blocks, 5), 1)
+    assert kernel._launch(x["q"], x["positions"], reflection, 0, 1024)[:2] == ((blocks, 5), 1)
 
-    def call(op, positions, q, k, rates):
-        reflection = direction if direction is None else direction.to(rates.dtype)
-        return op(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+    def call(op, positions, q, k, inverse_frequencies):
+        given = None if reflection is None else reflection.to(inverse_frequencies.dtype)
+        return op(q, k, positions, inverse_frequencies, feature_map=feature_map, reflection=given)
 
-    leaves = [x["q"].float(), x["k"].float(), x["rates"].float()]
+    leaves = [x["q"].float(), x["k"].float(), x["inverse_frequencies"].float()]
     ours, plain = partial(rotate, backend="triton"), partial(rotate, backend="torch")
     check_kernel(partial(call, ours, same), partial(call, plain, same), partial(call, rotate_reference, same), leaves)
     shared = outputs_and_gradients(partial(call, ours, same), leaves, seed=1)
@@ -228,20 +236,20 @@ def test_angles_of_long_sequences_are_as_exact_as_float32():
     generator = torch.Generator().manual_seed(0)
     positions = torch.cat([torch.arange(500), torch.randint(0, 131072, (1500,), generator=generator)])
     eighths = torch.pi / 4 * torch.tensor([1.0, -1.0, 0.5, 1e-3])
-    rates = torch.cat([torch.rand(60, generator=generator) * 2 - 1, eighths])
+    inverse_frequencies = torch.cat([torch.rand(60, generator=generator) * 2 - 1, eighths])
     q = torch.tensor([1.0, 0.0]).repeat(64).expand(1, 2000, 1, 128).contiguous()
-    turned, _ = rotate(*(x.to(DEVICE) for x in (q, q, positions, rates)), backend="triton")
-    angles = (positions.float()[:, None] * rates).double()
+    rotated, _ = rotate(*(x.to(DEVICE) for x in (q, q, positions, inverse_frequencies)), backend="triton")
+    angles = (positions.float()[:, None] * inverse_frequencies).double()
     exact = torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(-2)
-    assert (turned.cpu()[0, :, 0].double() - exact).abs().max() < 1.2e-7
+    assert (rotated.cpu()[0, :, 0].double() - exact).abs().max() < 1.2e-7
 
 
 @with_kernels
 def test_angles_beyond_float32_still_turn_and_lost_ones_are_not_hidden():
     q = torch.tensor([1.0, 0.0]).repeat(8).expand(1, 40, 1, 16).contiguous().to(DEVICE)
     positions = torch.arange(40, device=DEVICE) * 100_000
-    rates = torch.tensor([1.0, 1e3, -1e6, 1e20, -1e30, 1.0, 1.0, float("nan")], device=DEVICE)
-    lengths = rotate(q, q, positions, rates, backend="triton")[0].unflatten(-1, (8, 2)).norm(dim=-1)
+    inverse_frequencies = torch.tensor([1.0, 1e3, -1e6, 1e20, -1e30, 1.0, 1.0, float("nan")], device=DEVICE)
+    lengths = rotate(q, q, positions, inverse_frequencies, backend="triton")[0].unflatten(-1, (8, 2)).norm(dim=-1)
     torch.testing.assert_close(lengths[..., :7], torch.ones_like(lengths[..., :7]), atol=1e-4, rtol=0)
     assert lengths[..., 7].isnan().all()
 
@@ -264,19 +272,19 @@ def heads_first(x: torch.Tensor) -> torch.Tensor:
 def test_strided_views_need_no_copies_and_fixed_rates_no_gradient():
     x = inputs(2, 150, 3, 16)
     q, k = x["q"].float().to(DEVICE), x["k"].float().to(DEVICE)
-    positions, rates = x["positions"].to(DEVICE), rotary_rates(16, torch.device(DEVICE))
-    joined = torch.stack([q, k], dim=2)
-    expected = rotate(q, k, positions, rates, backend="triton")
-    for views in (joined.unbind(2), map(heads_first, (q, k)), (joined[:, :, 0], heads_first(k))):
-        ours = rotate(*views, positions, rates, backend="triton")
+    positions, inverse_frequencies = x["positions"].to(DEVICE), rope_inverse_frequencies(16, torch.device(DEVICE))
+    packed = torch.stack([q, k], dim=2)
+    expected = rotate(q, k, positions, inverse_frequencies, backend="triton")
+    for views in (packed.unbind(2), map(heads_first, (q, k)), (packed[:, :, 0], heads_first(k))):
+        ours = rotate(*views, positions, inverse_frequencies, backend="triton")
         assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
     gradients = []
     for backend in ("triton", "torch"):
-        leaf = joined.clone().requires_grad_()
+        leaf = packed.clone().requires_grad_()
         q, k = leaf[:, :, 0], heads_first(leaf[:, :, 1])
-        turned_q, turned_k = rotate(q, k, positions, rates, feature_map="elu", backend=backend)
+        rotated_q, rotated_k = rotate(q, k, positions, inverse_frequencies, feature_map="elu", backend=backend)
         # Gradients of any strides: one with the heads first, one with the features not last.
-        (turned_q.transpose(1, 2).flatten(1).cumsum(1).sin() * turned_k.mT.flatten(1)).sum().backward()
+        (rotated_q.transpose(1, 2).flatten(1).cumsum(1).sin() * rotated_k.mT.flatten(1)).sum().backward()
         gradients.append(leaf.grad)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
 
@@ -287,9 +295,9 @@ def test_a_number_that_is_none_stays_none(feature_map):
     """A feature map made of minima and maxima must not turn NaN into a number."""
     q = torch.randn(1, 20, 1, 16, device=DEVICE)
     q[0, 7] = float("nan")
-    positions, rates = torch.arange(20, device=DEVICE), rotary_rates(16, torch.device(DEVICE))
-    turned, _ = rotate(q, q, positions, rates, feature_map=feature_map, backend="triton")
-    assert turned.isnan().any(dim=-1).flatten().tolist() == [row == 7 for row in range(20)]
+    positions, inverse_frequencies = torch.arange(20, device=DEVICE), rope_inverse_frequencies(16, torch.device(DEVICE))
+    rotated, _ = rotate(q, q, positions, inverse_frequencies, feature_map=feature_map, backend="triton")
+    assert rotated.isnan().any(dim=-1).flatten().tolist() == [row == 7 for row in range(20)]
     out = norm_attention(q, q, q.nan_to_num(), causal=True, feature_map=feature_map, backend="triton")
     assert out.isnan().any(dim=-1)[0, 7:].all()
 
@@ -299,7 +307,7 @@ def test_the_same_inputs_give_the_same_bits():
     x = inputs(3, 200, 2, 32)
     runs = []
     for _ in range(2):
-        leaves = [x[name].to(DEVICE, torch.float32).requires_grad_() for name in ("q", "k", "rates")]
+        leaves = [x[name].to(DEVICE, torch.float32).requires_grad_() for name in ("q", "k", "inverse_frequencies")]
         q, k = rotate(leaves[0], leaves[1], x["positions"].to(DEVICE), leaves[2], backend="triton")
         (q.tanh() * k).sum().backward()
         runs.append([leaf.grad for leaf in leaves])
@@ -313,7 +321,14 @@ def test_the_op_is_what_a_compiler_is_told(learned):
 
     x = {name: tensor.to(DEVICE) for name, tensor in inputs(2, 20, 2, 16).items()}
     q, k = (x[name].float().requires_grad_() for name in ("q", "k"))
-    arguments = (q, k, x["positions"], x["rates"].float().requires_grad_(learned), x["reflection"].float(), 2)
+    arguments = (
+        q,
+        k,
+        x["positions"],
+        x["inverse_frequencies"].float().requires_grad_(learned),
+        x["reflection"].float(),
+        2,
+    )
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     torch.library.opcheck(kernel._op, arguments, test_utils=checks)
 
@@ -332,12 +347,12 @@ def check_compiled(device: str, backend: str) -> None:
     x = {name: tensor.to(device) for name, tensor in inputs(2, 20, 2, 16).items()}
     rest = {"positions": x["positions"], "reflection": x["reflection"].float(), "backend": backend}
 
-    def call(q, k, rates):
-        return rotate(q, k, rates=rates, feature_map="1+elu", **rest)
+    def call(q, k, inverse_frequencies):
+        return rotate(q, k, inverse_frequencies=inverse_frequencies, feature_map="1+elu", **rest)
 
     results = []
     for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
-        leaves = [x[name].float().requires_grad_() for name in ("q", "k", "rates")]
+        leaves = [x[name].float().requires_grad_() for name in ("q", "k", "inverse_frequencies")]
         q, k = run(*leaves)
         results.append([q.detach(), k.detach(), *torch.autograd.grad((q.tanh() * k).sum(), leaves)])
     for plain, ours in zip(*results, strict=True):
@@ -361,9 +376,9 @@ def test_a_compiler_may_know_the_positions_better_than_the_length(each_its_own):
 @with_kernels
 def test_what_the_kernel_cannot_serve_is_an_error_with_the_reason():
     x = inputs(1, 8, 1, 16)
-    q, positions, rates = (x[name].to(DEVICE) for name in ("q", "positions", "rates"))
+    q, positions, inverse_frequencies = (x[name].to(DEVICE) for name in ("q", "positions", "inverse_frequencies"))
     with pytest.raises(ConfigError, match="float64"):
-        rotate(q, q, positions, rates, backend="triton")
+        rotate(q, q, positions, inverse_frequencies, backend="triton")
     wide = torch.randn(1, 8, 1, 512, device=DEVICE)
     with pytest.raises(ConfigError, match="head size 512"):
         rotate(wide, wide, positions, torch.randn(256, device=DEVICE), backend="triton")

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 from kernel_cases import check_kernel, passes_in_the_interpreter, relative
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transnormer.errors import ConfigError
 from transnormer.mixers import contract
-from transnormer.mixers.components import turned
 from transnormer.mixers.registry import build_mixer
 from transnormer.ops import rotated_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
@@ -37,21 +37,21 @@ BLOCK = 16
 
 def inputs(batch: int, length: int, heads: int, size: int, device: str = "cpu") -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(size, generator=generator, dtype=torch.float64)
+    reflection = torch.randn(size, generator=generator, dtype=torch.float64)
     made = {
         "qkv": torch.randn(batch, length, 3, heads, size, generator=generator, dtype=torch.float64),
-        "rates": torch.rand(size // 2, generator=generator, dtype=torch.float64),
-        "reflection": direction / direction.norm(),
+        "inverse_frequencies": torch.rand(size // 2, generator=generator, dtype=torch.float64),
+        "reflection": reflection / reflection.norm(),
         "positions": torch.arange(length),
         "mask": torch.arange(length) < torch.randint(1, length + 1, (batch, 1), generator=generator),
     }
     return {name: values.to(device) for name, values in made.items()}
 
 
-def definition(qkv, rates, *, positions, reflection, kind, feature_map, causal, mask, block_size=BLOCK):
+def definition(qkv, inverse_frequencies, *, positions, reflection, kind, feature_map, causal, mask, block_size=BLOCK):
     q, k, v = qkv.unbind(2)
-    mirror = None if reflection is None else reflection.to(qkv.dtype)
-    q, k = rotate_reference(q, k, positions, rates, feature_map=feature_map, reflection=mirror)
+    reflection = None if reflection is None else reflection.to(qkv.dtype)
+    q, k = rotate_reference(q, k, positions, inverse_frequencies, feature_map=feature_map, reflection=reflection)
     if kind == "norm":
         return norm_attention_reference(q, k, v, causal=causal, feature_map="identity", mask=mask)[0]
     return diag_attention_reference(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask)
@@ -64,8 +64,45 @@ def test_equals_the_definition(kind, feature_map, causal, everything):
     x = inputs(3, 37, 2, 6)
     options = {"positions": x["positions"], "kind": kind, "feature_map": feature_map, "causal": causal}
     options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
-    found = rotated_attention(x["qkv"], rates=x["rates"], block_size=BLOCK, **options)
-    torch.testing.assert_close(found, definition(x["qkv"], x["rates"], **options), atol=1e-10, rtol=1e-10)
+    found = rotated_attention(x["qkv"], inverse_frequencies=x["inverse_frequencies"], block_size=BLOCK, **options)
+    expected = definition(x["qkv"], x["inverse_frequencies"], **options)
+    torch.testing.assert_close(found.out, expected, atol=1e-10, rtol=1e-10)
+    apart = rotated_attention(
+        x["qkv"].unbind(2), inverse_frequencies=x["inverse_frequencies"], block_size=BLOCK, **options
+    )
+    assert torch.equal(apart.out, found.out)
+    assert found.state is found.square_sums is None
+
+
+@on_the_cpu
+@pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
+def test_without_frequencies_nothing_is_rotated(kind, feature_map, causal):
+    x = inputs(3, 37, 2, 6)
+    options = {
+        "positions": x["positions"],
+        "kind": kind,
+        "feature_map": feature_map,
+        "causal": causal,
+        "mask": x["mask"],
+    }
+    found = rotated_attention(x["qkv"], block_size=BLOCK, **options).out
+    standing = definition(x["qkv"], torch.zeros(3).double(), reflection=None, **options)
+    torch.testing.assert_close(found, standing, atol=1e-10, rtol=1e-10)
+
+
+@on_the_cpu
+def test_norm_attention_carries_its_state():
+    x = inputs(2, 37, 2, 6)
+    call = partial(rotated_attention, kind="norm", causal=True, feature_map="elu", return_square_sums=True)
+    call = partial(call, inverse_frequencies=x["inverse_frequencies"], return_state=True)
+    whole = call(x["qkv"], x["positions"])
+    first = call(x["qkv"][:, :20], x["positions"][:20])
+    second = call(x["qkv"][:, 20:], x["positions"][20:], state=first.state)
+    torch.testing.assert_close(torch.cat([first.out, second.out], dim=1), whole.out)
+    torch.testing.assert_close(second.state, whole.state)
+    torch.testing.assert_close(whole.square_sums, whole.out.square().sum(-1))
+    with pytest.raises(ConfigError, match="kind 'rela' carries no state"):
+        rotated_attention(x["qkv"], x["positions"], kind="rela", causal=True, return_state=True)
 
 
 @with_kernels
@@ -73,7 +110,7 @@ def test_equals_the_definition(kind, feature_map, causal, everything):
 @pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
 @pytest.mark.parametrize("everything", [True, False])
 def test_kernels(kind, feature_map, causal, everything, keeps, monkeypatch):
-    """Output, the joined gradient and that of the rates; what was turned kept, and turned again."""
+    """Output, the packed gradient and that of the inverse frequencies; what was rotated kept, and rotated again."""
     from transnormer.ops.rotated_attention import kernel
 
     monkeypatch.setattr(kernel, "_WORTH_RECOMPUTING", 2**40 if keeps else 0)
@@ -82,10 +119,10 @@ def test_kernels(kind, feature_map, causal, everything, keeps, monkeypatch):
     options |= {name: x[name] if everything else None for name in ("reflection", "mask")}
     ours = partial(rotated_attention, block_size=BLOCK, **options)
     check_kernel(
-        lambda qkv, rates: ours(qkv, rates=rates, backend="triton"),
-        lambda qkv, rates: ours(qkv, rates=rates, backend="torch"),
+        lambda qkv, inverse_frequencies: ours(qkv, inverse_frequencies=inverse_frequencies, backend="triton").out,
+        lambda qkv, inverse_frequencies: ours(qkv, inverse_frequencies=inverse_frequencies, backend="torch").out,
         partial(definition, **options),
-        [x["qkv"].to(torch.float32 if INTERPRETED else HALF), x["rates"].float()],
+        [x["qkv"].to(torch.float32 if INTERPRETED else HALF), x["inverse_frequencies"].float()],
     )
 
 
@@ -94,7 +131,12 @@ def test_the_op_is_well_formed():
     from transnormer.ops.rotated_attention import kernel
 
     x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
-    leaves = x["qkv"].requires_grad_(), x["positions"].long(), x["rates"].requires_grad_(), x["reflection"]
+    leaves = (
+        x["qkv"].requires_grad_(),
+        x["positions"].long(),
+        x["inverse_frequencies"].requires_grad_(),
+        x["reflection"],
+    )
     seeds = torch.tensor([1, 2], device=DEVICE)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     for kind, phi, dropout in (("norm", 2, (None, 0.0)), ("softmax", 0, (seeds, 0.1)), ("rela", 0, (None, 0.0))):
@@ -118,30 +160,29 @@ def test_a_mixer_trains_as_it_would_apart(name, dropout, position, compiled, mon
     mask = torch.arange(40, device=DEVICE) < torch.tensor([[40], [23]], device=DEVICE)
     run = torch.compile(mixer, fullgraph=True, backend="aot_eager") if compiled else mixer
     results = []
-    for joins in (True, False):
-        for module in (contract, turned):
-            monkeypatch.setattr(module, "should_join", lambda *_, joins=joins: joins)
+    for packs in (True, False):
+        monkeypatch.setattr(contract, "should_pack", lambda *_, packs=packs: packs)
         leaves = [x.clone().requires_grad_(), *mixer.parameters()]
         torch.manual_seed(1)  # the dropped weights are drawn alike
         y = run(leaves[0], mask, packed=True)
         results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)])
         torch.compiler.reset()
-    for joined, apart in zip(*results, strict=True):
-        torch.testing.assert_close(joined, apart, rtol=1e-3, atol=1e-4 * float(apart.detach().abs().max()))
+    for packed, apart in zip(*results, strict=True):
+        torch.testing.assert_close(packed, apart, rtol=1e-3, atol=1e-4 * float(apart.detach().abs().max()))
 
 
 # Shapes and blocks: ragged, with columns to fill up, wide, and on a GPU those of models.
-TURNED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50), ((1, 30, 2, 64), 16)]
+ROTATED = [((2, 70, 4, 16), 32), ((1, 70, 3, 12), 50), ((1, 30, 2, 64), 16)]
 if not INTERPRETED:
-    TURNED += [((20, 1024, 8, 16), 32), ((2, 4096, 2, 32), 64), ((64, 512, 2, 32), 16), ((4, 512, 4, 24), 128)]
-    TURNED += [((16, 512, 8, 64), 64), ((4, 500, 4, 96), 32), ((4, 512, 4, 128), 64), ((2, 300, 2, 128), 128)]
+    ROTATED += [((20, 1024, 8, 16), 32), ((2, 4096, 2, 32), 64), ((64, 512, 2, 32), 16), ((4, 512, 4, 24), 128)]
+    ROTATED += [((16, 512, 8, 64), 64), ((4, 500, 4, 96), 32), ((4, 512, 4, 128), 64), ((2, 300, 2, 128), 128)]
 
 
 @with_kernels
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize(("shape", "block"), TURNED, ids=str)
+@pytest.mark.parametrize(("shape", "block"), ROTATED, ids=str)
 @pytest.mark.parametrize(("kind", "feature_map", "causal"), EVERY_CASE)
-def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, together, monkeypatch):
+def test_what_is_rotated_as_it_is_read(kind, feature_map, causal, block, shape, together, monkeypatch):
     """Without gradients: as near the definition as a rotation, an attention and sums of squares one after the other.
 
     Heads share a program or have one each.
@@ -150,19 +191,17 @@ def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, t
 
     monkeypatch.setattr(rotation, "_ENOUGH", 1 if together else 2**40)
     x = inputs(*shape, DEVICE)
-    half = {"qkv": x["qkv"].to(HALF), "rates": x["rates"].float()}
-    # Other positions in every sequence, as after packing, or the same; a mirror and a mask or neither.
+    half = {"qkv": x["qkv"].to(HALF), "inverse_frequencies": x["inverse_frequencies"].float()}
+    # Other positions in every sequence, as after packing, or the same; a reflection and a mask or neither.
     moved = torch.stack([x["positions"] + 7 * row for row in range(shape[0])])
     for positions, given in ((moved, ("reflection", "mask")), (x["positions"], ())):
         options = {"positions": positions, "kind": kind, "feature_map": feature_map, "causal": causal}
         options |= {name: x[name] if name in given else None for name in ("reflection", "mask")}
-        ours = partial(
-            rotated_attention, **half, block_size=block, return_square_sums=True, backend="triton", **options
-        )
+        ours = partial(rotated_attention, **half, block_size=block, backend="triton", **options)
         with torch.no_grad():
-            out, squares = ours(**options)
-        apart = rotated_attention(**half, block_size=block, backend="triton", **options).detach()
-        exact = definition(half["qkv"].double(), x["rates"], block_size=block, **options)
+            out, _, squares = ours(return_square_sums=True)
+        apart = ours().out
+        exact = definition(half["qkv"].double(), x["inverse_frequencies"], block_size=block, **options)
         assert torch.equal(out, apart) or not INTERPRETED
         assert relative(out - exact, exact) <= 1.05 * relative(apart - exact, exact) + 1e-6
         sums = exact.square().sum(dim=-1)
@@ -171,24 +210,30 @@ def test_what_is_turned_as_it_is_read(kind, feature_map, causal, block, shape, t
 
 @with_kernels
 def test_heads_share_a_program_where_there_are_enough():
-    from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+    from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 
-    turning = Turning(torch.arange(4), torch.ones(8))
+    rotation = Rotation(torch.arange(4), torch.ones(8))
     for heads, others, together in ((8, 1024, 8), (8, 512, 4), (8, 150, 1), (6, 400, 2), (7, 200, 1), (1, 10**6, 1)):
-        assert turning.heads_together(heads, others) == together
-        assert NOT_TURNED.heads_together(heads, others) == 1
+        assert rotation.heads_per_program(heads, others) == together
+        assert NO_ROTATION.heads_per_program(heads, others) == 1
 
 
 @with_kernels
 def test_square_sums_are_differentiable():
     x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
-    call = partial(rotated_attention, positions=x["positions"].long(), kind="norm", causal=False, rates=x["rates"])
+    call = partial(
+        rotated_attention,
+        positions=x["positions"].long(),
+        kind="norm",
+        causal=False,
+        inverse_frequencies=x["inverse_frequencies"],
+    )
     qkv = x["qkv"].requires_grad_()
     for backend in ("triton", "torch"):
-        out, squares = call(qkv, return_square_sums=True, backend=backend)
+        out, _, squares = call(qkv, return_square_sums=True, backend=backend)
         torch.testing.assert_close(squares, out.square().sum(dim=-1), rtol=1e-4, atol=1e-4)
         found = torch.autograd.grad(squares.sum() + out.sin().sum(), qkv)[0]
-        again = call(qkv, backend=backend)
+        again = call(qkv, backend=backend).out
         expected = torch.autograd.grad(again.square().sum() + again.sin().sum(), qkv)[0]
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
@@ -197,10 +242,9 @@ def test_square_sums_are_differentiable():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("name", "kind"), [("norm", None), ("diag", "softmax"), ("diag", "rela")])
 def test_a_mixer_infers_what_it_trains(name, kind, causal, monkeypatch):
-    """Compiled and without gradients queries and keys are turned on the way and the norm is folded: the same output."""
+    """Compiled, without gradients: queries and keys are rotated on the way, the norm is folded; the same output."""
     monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
-    for module in (contract, turned):
-        monkeypatch.setattr(module, "should_join", lambda *_: True)
+    monkeypatch.setattr(contract, "should_pack", lambda *_: True)
     options = {"position": "lrpe"} | ({"block_size": BLOCK, "kind": kind} if name == "diag" else {})
     torch.manual_seed(0)
     mixer = build_mixer(name, hidden_size=32, num_heads=2, causal=causal, max_length=70, **options).to(DEVICE)
@@ -221,8 +265,7 @@ def test_a_mixer_infers_what_it_trains(name, kind, causal, monkeypatch):
 def test_a_compiled_mixer_takes_sequences_of_any_length(name, monkeypatch):
     """At the second length the compiler leaves it open, with gradients and without."""
     monkeypatch.setenv("TRANSNORMER_BACKEND", "triton")
-    for module in (contract, turned):
-        monkeypatch.setattr(module, "should_join", lambda *_: True)
+    monkeypatch.setattr(contract, "should_pack", lambda *_: True)
     torch.manual_seed(0)
     mixer = build_mixer(name, hidden_size=32, num_heads=2, causal=True, max_length=70, position="rope").to(DEVICE)
     compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
@@ -235,20 +278,36 @@ def test_a_compiled_mixer_takes_sequences_of_any_length(name, monkeypatch):
 
 
 @with_kernels
-def test_only_what_is_turned_is_joined(monkeypatch):
-    monkeypatch.setattr(turned, "should_join", lambda *_: True)
-    x = torch.randn(1, 8, 32, device=DEVICE)
-    for position in ("rope", "none"):
-        mixer = build_mixer("norm", hidden_size=32, num_heads=2, causal=True, max_length=70, position=position)
-        assert mixer.to(DEVICE).joins(x) == (position == "rope")
+def test_what_is_one_op():
+    """Packed QKV that is rotated and carries no state; anything else is a rotation and an attention."""
+    x = {name: values.float() for name, values in inputs(1, 20, 2, 16, DEVICE).items()}
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function._schema.name
+            if name.startswith("transnormer::"):
+                called.append(name.removeprefix("transnormer::"))
+            return function(*args, **(kwargs or {}))
+
+    both, rotation = ["rotate", "norm_attention"], {"inverse_frequencies": x["inverse_frequencies"]}
+    for qkv, options, expected in (
+        (x["qkv"], rotation, ["rotated_attention"]),
+        (x["qkv"].unbind(2), rotation, both),
+        (x["qkv"], {**rotation, "return_state": True}, both),
+        (x["qkv"], {}, both[1:]),
+    ):
+        called: list[str] = []
+        with Ops():
+            rotated_attention(qkv, x["positions"].long(), kind="norm", causal=True, backend="triton", **options)
+        assert called == expected
 
 
 def test_what_is_wrong_is_said():
     x = inputs(1, 8, 1, 16)
     with pytest.raises(ConfigError, match=r"must be \[B, T, 3, H, D\]"):
-        rotated_attention(x["qkv"][:, :, 0], x["positions"], x["rates"], kind="norm", causal=True)
+        rotated_attention(x["qkv"][:, :, 0], x["positions"], x["inverse_frequencies"], kind="norm", causal=True)
     with pytest.raises(ConfigError, match="unknown kind 'nrom'") as caught:
-        rotated_attention(x["qkv"], x["positions"], x["rates"], kind="nrom", causal=True)
+        rotated_attention(x["qkv"], x["positions"], x["inverse_frequencies"], kind="nrom", causal=True)
     assert "norm" in caught.value.hint
 
 
@@ -257,15 +316,15 @@ def test_shapes_are_checked_before_any_kernel_reads():
     x = inputs(2, 8, 1, 16)
     call = partial(rotated_attention, x["qkv"], kind="softmax", causal=True)
     with pytest.raises(ConfigError, match=r"rotated_attention: mask must be \[B, T\] = \[2, 8\], got \[2, 7\]"):
-        call(x["positions"], x["rates"], mask=torch.ones(2, 7))
+        call(x["positions"], x["inverse_frequencies"], mask=torch.ones(2, 7))
     with pytest.raises(ConfigError, match=r"rotated_attention: positions must be"):
-        call(x["positions"][..., :5], x["rates"])
-    with pytest.raises(ConfigError, match=r"rotated_attention: rates must be \[D/2\] = \[8\]"):
-        call(x["positions"], x["rates"][:3])
+        call(x["positions"][..., :5], x["inverse_frequencies"])
+    with pytest.raises(ConfigError, match=r"rotated_attention: inverse_frequencies must be \[D/2\] = \[8\]"):
+        call(x["positions"], x["inverse_frequencies"][:3])
     with pytest.raises(ConfigError, match="rotated_attention: block_size must be at least 1"):
-        call(x["positions"], x["rates"], block_size=0)
+        call(x["positions"], x["inverse_frequencies"], block_size=0)
     with pytest.raises(ConfigError, match="rotated_attention: dropout_p must be at least 0 and below 1, got 1"):
-        call(x["positions"], x["rates"], dropout_p=1)
+        call(x["positions"], x["inverse_frequencies"], dropout_p=1)
 
 
 @with_kernels
@@ -273,12 +332,12 @@ def test_what_the_kernels_cannot_serve_is_an_error_with_the_reason():
     x = inputs(1, 8, 1, 16, DEVICE)
     call = partial(rotated_attention, positions=x["positions"], causal=True, backend="triton")
     with pytest.raises(ConfigError, match="float64"):
-        call(x["qkv"], rates=x["rates"], kind="norm")
+        call(x["qkv"], inverse_frequencies=x["inverse_frequencies"], kind="norm")
     wide = torch.randn(1, 8, 3, 1, 160, device=DEVICE)
     with pytest.raises(ConfigError, match="head size 160 is above 128"):
-        call(wide, rates=torch.randn(80, device=DEVICE), kind="norm")
+        call(wide, inverse_frequencies=torch.randn(80, device=DEVICE), kind="norm")
     with pytest.raises(ConfigError, match="block_size 256 is above 128"):
-        call(x["qkv"].float(), rates=x["rates"].float(), kind="softmax", block_size=256)
+        call(x["qkv"].float(), inverse_frequencies=x["inverse_frequencies"].float(), kind="softmax", block_size=256)
 
 
 @on_the_cpu

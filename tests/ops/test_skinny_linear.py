@@ -168,10 +168,10 @@ def test_strides_do_not_matter_and_the_same_inputs_give_the_same_bits():
     x, weights, biases = problem(10, 24, 20, 3, HALF, DEVICE)
     wide = torch.zeros(10, 2, 24, dtype=HALF, device=DEVICE)
     wide[:, 1] = x
-    turned = [weight.mT.contiguous().mT for weight in weights]
+    rotated = [weight.mT.contiguous().mT for weight in weights]
     for op, count in ((linears, 3), (call_gated, 2)):
         once, again = (op(x, weights[:count], biases[:count], backend="triton") for _ in range(2))
-        apart = op(wide[:, 1], turned[:count], biases[:count], backend="triton")
+        apart = op(wide[:, 1], rotated[:count], biases[:count], backend="triton")
         for a, b, c in zip(once, again, apart, strict=True):
             assert torch.equal(a, b)
             assert torch.equal(a, c)
@@ -226,7 +226,7 @@ class Called(TorchDispatchMode):
 
 @with_kernels
 def test_one_token_of_each_text_takes_them(monkeypatch):
-    """Projections of an attention and the feed-forward layer; not with gradients, not for longer texts."""
+    """Projections of an attention and the feed-forward layer; not with gradients, not for longer sequences."""
     monkeypatch.setenv("TRANSNORMER_BACKEND", "triton" if INTERPRETED else "auto")
     torch.manual_seed(0)
     mixer = tn.build_mixer("linear_elu", hidden_size=32, num_heads=2, causal=True, max_length=8).to(DEVICE, HALF)

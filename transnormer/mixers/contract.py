@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.fixed_state import FixedState
-from transnormer.mixers.components.linear import XavierLinear, should_join, should_share_a_kernel
+from transnormer.mixers.components.linear import XavierLinear, should_pack, should_share_a_kernel
 from transnormer.mixers.components.packing import Packing
 from transnormer.ops import linears
+from transnormer.ops.rotated_attention import QKV, unpacked
 from transnormer.ops.shapes import check_mask
 
 # What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
@@ -141,41 +142,46 @@ class ProjectedMixer(Mixer):
         self.v_proj = XavierLinear(hidden_size, hidden_size, gain=self.qkv_gain)
         self.o_proj = XavierLinear(hidden_size, hidden_size, zero_bias=True)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [B, T, H, D]."""
+    def project(self, x: Tensor, queries_from: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [B, T, H, D]; the queries may be those of another input."""
+        return unpacked(self.project_qkv(x, queries_from))
+
+    def project_qkv(self, x: Tensor, queries_from: Tensor | None = None) -> QKV:
+        """The same, packed where one matrix product makes all three."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
-        if should_join(x, *layers):
-            return self.project_at_once(x)
-        if should_share_a_kernel(x, *layers):
+        if queries_from is None and should_pack(x, *layers):
+            return self.project_packed(x)
+        if queries_from is None and should_share_a_kernel(x, *layers):
             q, k, v = linears(x, [layer.weight for layer in layers], [layer.bias for layer in layers])
         else:
-            q, k, v = (layer(x) for layer in layers)
+            q, k, v = self.q_proj(x if queries_from is None else queries_from), self.k_proj(x), self.v_proj(x)
         return self.split_heads(q), self.split_heads(k), self.split_heads(v)
 
-    def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same in one matrix product, which reads x once."""
-        q, k, v = self.project_jointly(x).unbind(dim=-3)
-        return q, k, v
-
-    def project_jointly(self, x: Tensor) -> Tensor:
-        """Queries, keys and values as one tensor [B, T, 3, H, D]."""
+    def project_packed(self, x: Tensor) -> Tensor:
+        """Queries, keys and values as one tensor [B, T, 3, H, D], in one matrix product, which reads x once."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
         return F.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim))
 
 
 class AttentionMixer(ProjectedMixer):
-    """A projected mixer that sees its input only as queries, keys and values, so that they may come from two inputs."""
+    """A projected mixer that sees its input only as queries, keys and values, so that they may come from two inputs.
 
-    def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = self.project(x)
+    Subclasses write `attend`, or `mix` where they pass packed queries, keys and values on.
+    """
+
+    def mix(
+        self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, State]:
+        """As that of every mixer; the queries may be those of another input [B, T, width]."""
+        q, k, v = self.project(x, queries_from)
         return self.attend(q, k, v, mask, state)
 
-    @abstractmethod
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         """The method on q, k, v [B, T, H, D], output projection included; otherwise as `mix`."""
+        raise NotImplementedError
 
 
 def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:

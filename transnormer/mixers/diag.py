@@ -11,18 +11,18 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.components.fixed_state import FixedState, fixed_slots
 from transnormer.mixers.components.packing import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.components.positions import Rotation, token_positions
-from transnormer.mixers.components.turned import TurnedAttention
 from transnormer.mixers.components.xnorm import XNorm
-from transnormer.mixers.contract import State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
-from transnormer.ops import diag_attention, diag_decode_step
+from transnormer.ops import diag_decode_step, rotated_attention
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
+from transnormer.ops.rotated_attention import Attended, dtype_of, unpacked
 from transnormer.ops.shapes import zero_padding
 
 
 @register("diag")
-class DiagAttention(TurnedAttention):
+class DiagAttention(AttentionMixer):
     """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not."""
 
     traits = Traits(
@@ -63,40 +63,32 @@ class DiagAttention(TurnedAttention):
     def window(cls, options: dict[str, Any]) -> int:
         return options["block_size"]
 
-    def joined_options(self, positions: Tensor) -> dict[str, Any]:
-        return {
-            "positions": positions % self.block_size,
-            "kind": self.kind,
-            "block_size": self.block_size,
-            "dropout_p": self.dropout if self.training else 0.0,
-        }
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    def mix(
+        self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
     ) -> Tensor | tuple[Tensor, State]:
-        positions = token_positions(q, state["length"] if state else None)
-        q, k = self.rotation(q, k, positions % self.block_size)
+        """XNorm of the attention inside blocks, Q and K rotated by their positions there, and the output projection."""
+        qkv, rotation = self.project_qkv(x, queries_from), self.rotation.options(x.device)
+        positions = token_positions(x, state["length"] if state else None)
+        if state is not None:  # which keeps keys as they were rotated
+            q, k, v = unpacked(qkv)
+            q, k = self.rotation(q, k, positions % self.block_size)
+            qkv, rotation = (q, k, v), {}
         if state is not None and "keys" in state:
-            out = self._continue(q, k, v, positions, mask, state)
-            y = self.xnorm.projected(self.o_proj, out, mask=mask)
+            attended = Attended(self._continue(q, k, v, positions, mask, state))
         else:
-            y = self.xnorm.projected(self.o_proj, *self._attend(q, k, v, mask), mask=mask)
+            attended = rotated_attention(
+                qkv,
+                positions % self.block_size,
+                **rotation,
+                kind=self.kind,
+                causal=self.causal,
+                block_size=self.block_size,
+                mask=mask,
+                dropout_p=self.dropout if self.training else 0.0,
+                return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
+            )
+        y = self.xnorm.projected(self.o_proj, attended.out, attended.square_sums, mask=mask)
         return y if state is None else (y, self._remember(k, v, mask, state))
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-        """The output, and its square sums where the norm makes use of them."""
-        out = diag_attention(
-            q,
-            k,
-            v,
-            causal=self.causal,
-            block_size=self.block_size,
-            kind=self.kind,
-            mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            return_square_sums=self.xnorm.folds_into(self.o_proj, v.dtype),
-        )
-        return out if isinstance(out, tuple) else (out,)
 
     def _continue(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State
@@ -138,5 +130,14 @@ class DiagAttention(TurnedAttention):
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        out = diag_decode_step(q, k, v, state["keys"], state["values"], kind=self.kind, **self.step_options(state))
+        out = diag_decode_step(
+            q,
+            k,
+            v,
+            state["keys"],
+            state["values"],
+            positions=state["length"],
+            kind=self.kind,
+            **self.rotation.options(x.device),
+        )
         return self.o_proj(self.xnorm(out))

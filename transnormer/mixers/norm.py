@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transnormer.mixers.components.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.components.positions import Rotation, token_positions
-from transnormer.mixers.components.turned import TurnedAttention
 from transnormer.mixers.components.xnorm import XNorm
-from transnormer.mixers.contract import State, Traits, real_tokens
+from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
-from transnormer.ops import norm_attention, norm_decode_step
+from transnormer.ops import norm_decode_step, rotated_attention
 from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.rotated_attention import dtype_of
 
 
 @register("norm")
-class NormAttention(TurnedAttention):
+class NormAttention(AttentionMixer):
     """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives."""
 
     traits = Traits(
@@ -49,38 +49,40 @@ class NormAttention(TurnedAttention):
         self.rotation = Rotation(position, self.head_dim)
         self.xnorm = XNorm(xnorm, hidden_size, causal)
 
-    def joined_options(self, positions: Tensor) -> dict[str, Any]:
-        return {"positions": positions, "kind": "norm", "feature_map": self.feature_map}
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
+    def mix(
+        self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
     ) -> Tensor | tuple[Tensor, State]:
-        positions = token_positions(q, state["length"] if state else None)
-        feature_map = self.feature_map
-        if self.rotation.kind != "none":  # otherwise the attention itself applies the feature map as it reads
-            q, k = self.rotation(q, k, positions, feature_map)
-            feature_map = "identity"
-        folded = self.xnorm.folds_into(self.o_proj, v.dtype)
-        out, memory, *square_sums = norm_attention(
-            q,
-            k,
-            v,
+        """XNorm(φ(Q)(φ(K)ᵀV)) and the output projection, φ(Q) and φ(K) rotated by their positions."""
+        qkv = self.project_qkv(x, queries_from)
+        out, memory, square_sums = rotated_attention(
+            qkv,
+            token_positions(x, state["length"] if state else None),
+            **self.rotation.options(x.device),
+            kind="norm",
             causal=self.causal,
-            feature_map=feature_map,
+            feature_map=self.feature_map,
             mask=mask,
             state=state.get("memory") if state else None,
-            return_state=True,
-            return_square_sums=folded,
+            return_state=state is not None,
+            return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
         )
-        y = self.xnorm.projected(self.o_proj, out, *square_sums, mask=mask)
-        if state is None:
+        y = self.xnorm.projected(self.o_proj, out, square_sums, mask=mask)
+        if state is None or memory is None:
             return y
-        return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+        return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim), dtype)
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        out = norm_decode_step(q, k, v, state["memory"], feature_map=self.feature_map, **self.step_options(state))
+        out = norm_decode_step(
+            q,
+            k,
+            v,
+            state["memory"],
+            positions=state["length"],
+            feature_map=self.feature_map,
+            **self.rotation.options(x.device),
+        )
         return self.o_proj(self.xnorm(out))

@@ -141,7 +141,7 @@ class PerformerAttention(AttentionMixer):
     def _key_features(self, k: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
         if self.causal:
             return self._features(k, weight, scope="none", offset=-_excess(weight), mask=mask)
-        return self._features(k, weight, scope="batch" if self.skyformer_compat else "text", mask=mask)
+        return self._features(k, weight, scope="batch" if self.skyformer_compat else "sequence", mask=mask)
 
     def _features(
         self, x: Tensor, weight: Tensor, *, scope: str, offset: Tensor | None = None, mask: Tensor | None = None

@@ -58,10 +58,6 @@ class SequentialAttention(Pair):
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         asked, first_state = with_state(self.first.mix(x, mask, state_of(self.first, state)))
-        second = self.second
-        q, k, v = (
-            second.split_heads(projection(source))
-            for projection, source in ((second.q_proj, asked), (second.k_proj, x), (second.v_proj, x))
-        )
-        y, second_state = with_state(second.attend(q, k, v, mask, state_of(second, state)))
+        mixed = self.second.mix(x, mask, state_of(self.second, state), queries_from=asked)
+        y, second_state = with_state(mixed)
         return y if state is None else (y, {**first_state, **second_state})

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.mixers.components.batch_norm import BatchNorm
-from transnormer.mixers.components.linear import should_join, should_share_a_kernel
+from transnormer.mixers.components.linear import should_pack, should_share_a_kernel
 from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
@@ -74,7 +74,7 @@ class GLU(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        if should_join(x, self.gate_proj, self.up_proj, self.down_proj):
+        if should_pack(x, self.gate_proj, self.up_proj, self.down_proj):
             return self.in_two_products(x)
         gate, up = self.gate_proj, self.up_proj
         if should_share_a_kernel(x, gate, up):
@@ -107,7 +107,7 @@ class FFN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.up_proj, self.down_proj
-        if should_join(x, up, down) and is_small_width(x, down.weight, gated=False):
+        if should_pack(x, up, down) and is_small_width(x, down.weight, gated=False):
             return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
         return down(ACTIVATIONS[self.activation](up(x)))
 

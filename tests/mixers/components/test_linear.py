@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import transnormer as tn
 from transnormer.mixers import contract
-from transnormer.mixers.components import turned
 from transnormer.mixers.components.linear import are_plain, have_biases
 from transnormer.models import layers
 
@@ -48,10 +47,10 @@ def test_what_is_plain() -> None:
 
 
 @pytest.mark.parametrize("name", ["mixer.q_proj", "mixer.v_proj", "feed_forward.up_proj", "feed_forward.down_proj"])
-def test_an_adapter_is_called_where_weights_would_be_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_is_called_where_weights_would_be_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where LoRA's parameters would otherwise silently learn nothing."""
-    for module in (contract, layers, turned):
-        monkeypatch.setattr(module, "should_join", lambda _, *parts: are_plain(*parts))
+    for module in (contract, layers):
+        monkeypatch.setattr(module, "should_pack", lambda _, *parts: are_plain(*parts))
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(tn.preset("t2-tiny", dropout=0.0)).eval()
     ids = torch.randint(0, 256, (2, 20))
@@ -68,12 +67,12 @@ def test_a_compiler_can_see_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> No
     """The decision is made inside compiled models, in one graph."""
     answers = []
 
-    def join(_: Tensor, *parts: nn.Module) -> bool:
+    def pack(_: Tensor, *parts: nn.Module) -> bool:
         answers.append(are_plain(*parts) and have_biases(*parts))
         return answers[-1]
 
-    for module in (contract, layers, turned):
-        monkeypatch.setattr(module, "should_join", join)
+    for module in (contract, layers):
+        monkeypatch.setattr(module, "should_pack", pack)
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(tn.preset("t2-tiny", dropout=0.0)).eval()
     ids = torch.randint(0, 256, (2, 20))

@@ -14,7 +14,7 @@ class BatchNorm(nn.Module):
     """BatchNorm (Ioffe and Szegedy 2015) of x [B, T, width] over the tokens that `mask` [B, T] calls real.
 
     In training a token's result depends on all others, later ones too: not for causal models. For evaluation it keeps
-    running statistics, so a text's result does not depend on its company. Statistics are at least float32.
+    running statistics, so a sequence's result does not depend on its company. Statistics are at least float32.
     """
 
     running_mean: Tensor

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.components.positions import Rotation, rotary_rates
+from transnormer.mixers.components.positions import Rotation, rope_inverse_frequencies
 from transnormer.mixers.contract import Mixer
 from transnormer.ops.rotate.pairs import rotate_pairs
 from transnormer.ops.shapes import accumulation_dtype, zero_padding
@@ -43,7 +43,7 @@ class DistanceBias(nn.Module):
         # In half precision an angle of thousands is off by full rotations.
         dtype = accumulation_dtype(self.far_query.dtype)
         query, key = self.far_query.to(dtype), self.far_key.to(dtype)
-        angles = distances[:, None] * rotary_rates(len(query)).to(query)
+        angles = distances[:, None] * rope_inverse_frequencies(len(query)).to(query)
         query = rotate_pairs(query.expand(len(distances), 1, -1), angles).squeeze(1)  # [N, S]
         far = (query * key).sum(dim=-1).to(near.dtype)
         return torch.where(distances.abs() < self.max_length, near, far)

@@ -1,4 +1,4 @@
-"""Linear layers, and when they may be computed otherwise than by calling them: joined into one product, or scaled."""
+"""Linear layers, and when they may be computed otherwise than by calling them: packed into one product, or scaled."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def have_biases(*layers: nn.Module) -> bool:
     return all(layer.bias is not None for layer in layers)
 
 
-def should_join(x: Tensor, *layers: nn.Module) -> bool:
-    """Whether one product of x [B, T, d] with the joined weights pays: on tensor cores, but not for a single token."""
+def should_pack(x: Tensor, *layers: nn.Module) -> bool:
+    """Whether one product of x [B, T, d] with the packed weights pays: on tensor cores, but not for a single token."""
     return x.is_cuda and x.shape[-2] > 1 and are_plain(*layers) and have_biases(*layers)
 
 

@@ -6,6 +6,8 @@ Householder reflection shared by all heads, then a rotation whose angles are lea
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,14 +23,16 @@ _BASE = 10_000.0
 def sinusoidal_embedding(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """The sine half and the cosine half of the absolute position (Vaswani et al. 2017): [..., size]."""
     half = size // 2
-    rates = _BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / max(half - 1, 1))
-    angles = positions[..., None].float() * rates
+    inverse_frequencies = _BASE ** (
+        -torch.arange(half, device=positions.device, dtype=torch.float32) / max(half - 1, 1)
+    )
+    angles = positions[..., None].float() * inverse_frequencies
     table = torch.cat([angles.sin(), angles.cos()], dim=-1)
     return nn.functional.pad(table, (0, size - 2 * half)).to(dtype)
 
 
-def rotary_rates(head_dim: int, device: torch.device | None = None) -> Tensor:
-    """RoPE's angles per position, one for each pair of features (Su et al. 2021)."""
+def rope_inverse_frequencies(head_dim: int, device: torch.device | None = None) -> Tensor:
+    """RoPE's angle per position of each pair of features (Su et al. 2021): [head_dim/2]."""
     return _BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
@@ -56,7 +60,7 @@ class Rotation(nn.Module):
             return
         with torch.no_grad():
             if not is_loaded(self.theta):
-                self.theta.copy_(rotary_rates(self.head_dim))
+                self.theta.copy_(rope_inverse_frequencies(self.head_dim))
             if not is_loaded(self.reflection):
                 self.reflection.normal_()
                 self.reflection /= self.reflection.norm()
@@ -66,15 +70,15 @@ class Rotation(nn.Module):
         if self.kind == "none":
             phi = feature_map_named(feature_map)
             return phi(q), phi(k)
-        rates, reflection = self.rates_and_reflection(q.device)
-        return rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection)
+        return rotate(q, k, positions, feature_map=feature_map, **self.options(q.device))
 
-    def rates_and_reflection(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """The angles per position [D/2], and the mirror [D] of LRPE."""
+    def options(self, device: torch.device) -> dict[str, Any]:
+        """The rotation as ops take it: the inverse frequencies [D/2], None for `none`, and LRPE's reflection [D]."""
         if self.kind == "lrpe":
-            return self.theta, self.reflection
+            return {"inverse_frequencies": self.theta, "reflection": self.reflection}
         # Made where it is used: a copy from the host would keep a decode step out of a CUDA graph.
-        return rotary_rates(self.head_dim, device), None
+        frequencies = rope_inverse_frequencies(self.head_dim, device) if self.kind == "rope" else None
+        return {"inverse_frequencies": frequencies, "reflection": None}
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -1,8 +1,8 @@
-"""One new token of either attention on a state that stays where it is: turned, taken in, and answered.
+"""One new token of either attention on a state that stays where it is: rotated, taken in, and answered.
 
-q and k [B, 1, H, D] and v [B, 1, H, E] are as projected. `positions` [B] counts the tokens before this one; `rates`
-[D/2] and `reflection` [D] are those of `rotate`, and without rates nothing is turned. On CUDA each function is one
-kernel: with few texts a step is as long as its kernels are many. There is no gradient.
+q and k [B, 1, H, D] and v [B, 1, H, E] are as projected. `positions` [B] counts the tokens before this one;
+`inverse_frequencies` [D/2] and `reflection` [D] are those of `rotate`: without the former there is no rotation. On CUDA
+each function is one kernel: with few sequences a step is as long as its kernels are many. There is no gradient.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def norm_decode_step(
     *,
     positions: Tensor,
     feature_map: str = "1+elu",
-    rates: Tensor | None = None,
+    inverse_frequencies: Tensor | None = None,
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E]."""
     phi = feature_map_named(feature_map)
-    batch, heads = _check("norm_decode_step", q, k, v, positions, rates, reflection)
+    batch, heads = _check("norm_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     if memory.shape != (batch, heads, q.shape[-1], v.shape[-1]):
         wanted = [batch, heads, q.shape[-1], v.shape[-1]]
         raise ConfigError(f"norm_decode_step: memory must be [B, H, D, E] = {wanted}, got {list(memory.shape)}")
@@ -48,12 +48,13 @@ def norm_decode_step(
         raise ConfigError("norm_decode_step: memory must be contiguous", "call contiguous() before the first step")
     if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=None).backend == "triton":
         assert _KERNEL is not None
-        check_no_tangents("norm_decode_step", q, k, v, memory, rates)
-        return _KERNEL.norm_decode_step(q, k, v, memory, positions, rates, reflection, feature_map)
-    if rates is None:
+        check_no_tangents("norm_decode_step", q, k, v, memory, inverse_frequencies)
+        return _KERNEL.norm_decode_step(q, k, v, memory, positions, inverse_frequencies, reflection, feature_map)
+    if inverse_frequencies is None:
         q, k = phi(q), phi(k)
     else:
-        q, k = rotate(q, k, positions[:, None], rates, feature_map=feature_map, reflection=reflection, backend=backend)
+        at = positions[:, None]
+        q, k = rotate(q, k, at, inverse_frequencies, feature_map=feature_map, reflection=reflection, backend=backend)
     return attention_step_in_place(q, k, v, memory)
 
 
@@ -66,7 +67,7 @@ def diag_decode_step(
     *,
     positions: Tensor,
     kind: str = "softmax",
-    rates: Tensor | None = None,
+    inverse_frequencies: Tensor | None = None,
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
@@ -76,7 +77,7 @@ def diag_decode_step(
     """
     if kind not in KINDS:
         raise ConfigError(f"diag_decode_step: unknown kind '{kind}'", did_you_mean(kind, KINDS))
-    batch, heads = _check("diag_decode_step", q, k, v, positions, rates, reflection)
+    batch, heads = _check("diag_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     for name, slots in (("keys", keys), ("values", values)):
         if slots.dim() != 4 or slots.shape != (batch, keys.shape[1], heads, q.shape[-1]) or v.shape != q.shape:
             raise ConfigError(
@@ -90,18 +91,18 @@ def diag_decode_step(
             raise ConfigError(f"diag_decode_step: the numbers of one key or value must be neighbours in {name}")
     if choose("decode_step", _KERNEL, backend, q.device, q=q, v=v, slots=keys.shape[1]).backend == "triton":
         assert _KERNEL is not None
-        check_no_tangents("diag_decode_step", q, k, v, keys, values, rates)
-        return _KERNEL.diag_decode_step(q, k, v, keys, values, positions, rates, reflection, kind)
-    place = (positions % keys.shape[1])[:, None]
-    if rates is not None:
-        q, k = rotate(q, k, place, rates, reflection=reflection, backend=backend)
+        check_no_tangents("diag_decode_step", q, k, v, keys, values, inverse_frequencies)
+        return _KERNEL.diag_decode_step(q, k, v, keys, values, positions, inverse_frequencies, reflection, kind)
+    index = (positions % keys.shape[1])[:, None]
+    if inverse_frequencies is not None:
+        q, k = rotate(q, k, index, inverse_frequencies, reflection=reflection, backend=backend)
     rows = torch.arange(batch, device=q.device)[:, None]
-    keys[rows, place], values[rows, place] = k, v
+    keys[rows, index], values[rows, index] = k, v
     return diag_attention_step(
         q,
         keys,
         values,
-        query_positions=place,
+        query_positions=index,
         key_positions=torch.arange(keys.shape[1], device=q.device)[None],
         block_size=keys.shape[1],
         kind=kind,
@@ -109,7 +110,13 @@ def diag_decode_step(
 
 
 def _check(
-    op: str, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, rates: Tensor | None, reflection: Tensor | None
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    inverse_frequencies: Tensor | None,
+    reflection: Tensor | None,
 ) -> tuple[int, int]:
     """Batch and heads, or an error of `op` that names the argument and the shape it should have."""
     if q.dim() != 4 or q.shape[1] != 1 or q.shape != k.shape or v.shape[:3] != q.shape[:3]:
@@ -119,6 +126,6 @@ def _check(
     if positions.shape != q.shape[:1] or positions.is_floating_point():
         got = f"{list(positions.shape)} {positions.dtype}"
         raise ConfigError(f"{op}: positions must be whole numbers [B] = [{q.shape[0]}], got {got}")
-    if rates is not None:
-        check_rotation(op, q, k, positions[:, None], rates, reflection)
+    if inverse_frequencies is not None:
+        check_rotation(op, q, k, positions[:, None], inverse_frequencies, reflection)
     return q.shape[0], q.shape[2]

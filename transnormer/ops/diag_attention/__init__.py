@@ -73,7 +73,7 @@ def diag_attention(
 
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
-    The square sums Σo² [B, T, H], in float32, are what an RMSNorm over the joined heads divides by.
+    The square sums Σo² [B, T, H], in float32, are what an RMSNorm over all heads divides by.
     """
     check_qkv("diag_attention", q, k, v, mask)
     if kind not in KINDS:

@@ -16,14 +16,14 @@ from transnormer.ops.diag_attention.kernel_block import block_backward, block_fo
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
+    empty_gradients,
     empty_square_sums,
     kernel_op,
     near_rows,
     power_of_two,
-    room_for_gradients,
     too_large_in_float32,
 )
-from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import shared_memory_bytes
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
@@ -43,14 +43,14 @@ def why_not(
     problem = cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
     if problem is not None or q is None or v is None:
         return problem
-    if _bytes_on_chip(q, v, block_size) > shared_memory_bytes(q.device):
+    if _shared_memory_needed(q, v, block_size) > shared_memory_bytes(q.device):
         return (
             f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit shared memory"
         )
     return None
 
 
-def _bytes_on_chip(q: Tensor, v: Tensor, block_size: int) -> int:
+def _shared_memory_needed(q: Tensor, v: Tensor, block_size: int) -> int:
     """What the backward takes of shared memory at most, as compiling it for several GPUs has shown."""
     d, e = power_of_two(q.shape[-1]), power_of_two(v.shape[-1])
     return power_of_two(block_size) * (2 * (d + e) + max(d, e)) * matmul_dtype(q).itemsize
@@ -74,7 +74,7 @@ def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: s
         "RELA": kind == "rela",
         "HAS_MASK": mask is not None,
         # Tiles that hold real tokens only need no masks.
-        "WHOLE": mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
+        "UNMASKED": mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
         "num_warps": _warps(tile, max(bd, be)),
         "num_stages": 1,
     }
@@ -91,8 +91,8 @@ def _warps(rows: int, width: int) -> int:
 # (Hopper, blocks of 64 in 16 bits, no dropout). The forward at 64 went from 39.1 to 37.5 us with it, an earlier
 # backward at 128 from 376 to 334 us.
 _FORWARD_REGISTERS = {64: 72}
-# A forward that turns what it reads would spill with so few.
-_TURNING_REGISTERS = {64: 128}
+# A forward that rotates what it reads would spill with so few.
+_ROTATING_REGISTERS = {64: 128}
 _BACKWARD_REGISTERS = {32: 96, 128: 168}
 
 
@@ -133,7 +133,7 @@ def _op(
     squared: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output, and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NOT_TURNED)
+    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NO_ROTATION)
 
 
 def attended(
@@ -147,20 +147,20 @@ def attended(
     block_size: int,
     kind: str,
     squared: bool,
-    turning: Turning,
+    rotation: Rotation,
 ) -> tuple[Tensor, Tensor]:
-    """As `_op`, of queries and keys that may have to be turned."""
+    """As `_op`, of queries and keys that may have to be rotated."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
     options = _options(q, v, mask, block_size, kind, causal)
-    registers = _FORWARD_REGISTERS if turning is NOT_TURNED else _TURNING_REGISTERS
+    registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
     blocks, batch, heads = _grid(q, block_size)
-    together = turning.heads_together(heads, blocks * batch)
+    together = rotation.heads_per_program(heads, blocks * batch)
     block_forward[blocks, batch, heads // together](
-        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), *turning.arguments(), q.shape[1], heads, together,
+        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads, together,
         _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
-        0 if mask is None else mask.stride(0), **options, **turning.options(), SQUARED=squared,
+        0 if mask is None else mask.stride(0), **options, **rotation.options(), SQUARED=squared,
         DROPS=seeds is not None,
     )  # fmt: skip
     return out, squares
@@ -185,7 +185,7 @@ def _backward_op(
     block_size: int,
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gradients = room_for_gradients(q, v)
+    gradients = empty_gradients(q, v)
     backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind)
     return gradients
 
@@ -217,7 +217,7 @@ def backward_into(
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return room_for_gradients(q, v)
+    return empty_gradients(q, v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

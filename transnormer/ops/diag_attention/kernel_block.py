@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from transnormer.ops.kernels.rotation import angles_of, turned_in_place
+from transnormer.ops.kernels.rotation import angles_of, rotated_in_place
 from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
 
@@ -62,8 +62,8 @@ def _kept(SEEDS, pair, first_row, queries, keys, threshold, BW: tl.constexpr):
     """Which weights dropout keeps: a pure function of two seeds, the pair of batch and head, query and key."""
     first = _scrambled(tl.load(SEEDS).to(tl.uint32) + pair.to(tl.uint32))
     second = tl.load(SEEDS + 1).to(tl.uint32)
-    place = ((first_row.to(tl.int32) + queries) * BW + keys).to(tl.uint32)
-    return _scrambled(_scrambled(place ^ first) + second) >= threshold
+    index = ((first_row.to(tl.int32) + queries) * BW + keys).to(tl.uint32)
+    return _scrambled(_scrambled(index ^ first) + second) >= threshold
 
 
 @triton.jit
@@ -80,47 +80,47 @@ def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl
 
 
 @triton.jit
-def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
+def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, UNMASKED: tl.constexpr):
     """Which keys a query sees; all arguments have two dimensions, one of them 1."""
     if CAUSAL:
         visible = queries >= keys
-        return visible if WHOLE else visible & real_queries & real_keys
+        return visible if UNMASKED else visible & real_queries & real_keys
     return real_queries & real_keys
 
 
 @triton.jit
 def block_forward(
-    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, POSITIONS, RATES, DIRECTION, p_b, p_t, T, H, heads, scale,
+    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, H, heads, scale,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
     CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
-    WHOLE: tl.constexpr, TURNED: tl.constexpr, REFLECTED: tl.constexpr,
+    UNMASKED: tl.constexpr, ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
-    """A block in so many `heads`. TURNED: queries and keys are turned first, in all of them by the same angles."""
+    """A block in so many `heads`. ROTATED: queries and keys are rotated first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
     first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
-    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
-    if TURNED:
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, UNMASKED)
+    if ROTATED:
         at = batch * p_b + (first + local) * p_t
-        _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, at, inside, D, BD, REFLECTED, WHOLE)
+        _, cos, sin, reflection = angles_of(POSITIONS, FREQS, REFLECTION, at, inside, D, BD, REFLECTED, UNMASKED)
     begin = tl.program_id(2).to(tl.int64) * heads
     for head in range(begin, begin + heads):
         q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
         v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
-        q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
-        k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
-        v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
-        if TURNED:
-            q = turned_in_place(q, d, cos, sin, direction, D, BD, REFLECTED)
-            k = turned_in_place(k, d, cos, sin, direction, D, BD, REFLECTED)
+        q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
+        k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, UNMASKED, "")
+        v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, UNMASKED, "")
+        if ROTATED:
+            q = rotated_in_place(q, d, cos, sin, reflection, D, BD, REFLECTED)
+            k = rotated_in_place(k, d, cos, sin, reflection, D, BD, REFLECTED)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        weights, _, _ = _weights(scores, scale, visible, RELA, WHOLE and not CAUSAL)
+        weights, _, _ = _weights(scores, scale, visible, RELA, UNMASKED and not CAUSAL)
         if DROPS:
             kept = _kept(SEEDS, batch * H + head, first, local[:, None], local[None, :], threshold, BW)
             weights = tl.where(kept, weights * keep_scale, 0.0)
         out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, WHOLE)
+        store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
         if SQUARED:
             tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
 
@@ -130,21 +130,21 @@ def block_backward(
     Q, K, V, DO, DQ, DK, DV, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, DROPS: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
     v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t
-    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, WHOLE, "")
-    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, WHOLE, "")
-    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, WHOLE, "")
-    do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, WHOLE, "")
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, UNMASKED, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, UNMASKED, "")
+    do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, UNMASKED, "")
 
-    ALL: tl.constexpr = WHOLE and not CAUSAL
+    ALL: tl.constexpr = UNMASKED and not CAUSAL
     # Queries down, keys across: gives dq.
-    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, WHOLE)
+    visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, UNMASKED)
     weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
     if DROPS:
@@ -158,11 +158,11 @@ def block_backward(
     dq = tl.dot((dscores * slope).to(k.dtype), k, input_precision="ieee")
     dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
     dq_base = batch * dq_b + head * dq_h + first * dq_t
-    store_tile(DQ + dq_base, dq_at, d, inside, D, dq, WHOLE)
+    store_tile(DQ + dq_base, dq_at, d, inside, D, dq, UNMASKED)
 
     # Keys down, queries across: the same numbers again, because transposing a result that lives in registers is
     # miscompiled by Triton 3.4 to 3.7.0 on Hopper. Gives dk and dv.
-    visible = _visible(local[None, :], local[:, None], real[None, :], real[:, None], CAUSAL, WHOLE)
+    visible = _visible(local[None, :], local[:, None], real[None, :], real[:, None], CAUSAL, UNMASKED)
     scores = tl.dot(k, tl.trans(q), input_precision="ieee")
     weights = _weights_across(scores, scale, visible, top, share, RELA, ALL)
     dweights = tl.dot(v, tl.trans(do), input_precision="ieee")
@@ -177,5 +177,5 @@ def block_backward(
         dscores = weights * (dweights - mean[None, :])
     dk = tl.dot((dscores * slope).to(q.dtype), q, input_precision="ieee")
     dv = tl.dot(dropped.to(do.dtype), do, input_precision="ieee")
-    store_tile(DK + dq_base, dq_at, d, inside, D, dk, WHOLE)
-    store_tile(DV + batch * dv_b + head * dv_h + first * dv_t, dv_at, e, inside, E, dv, WHOLE)
+    store_tile(DK + dq_base, dq_at, d, inside, D, dk, UNMASKED)
+    store_tile(DV + batch * dv_b + head * dv_h + first * dv_t, dv_at, e, inside, E, dv, UNMASKED)

@@ -19,8 +19,8 @@ def diag_attention_step(
 ) -> Tensor:
     """q [B, T, H, D] against keys, values [B, L, H, D] that include the new tokens; returns [B, T, H, D].
 
-    `query_positions` [B, T] and `key_positions` [B, L] are positions in the text, row by row; a negative key position
-    is an empty slot. The cost is T·L, and L < block_size + T: nothing grows with the text.
+    `query_positions` [B, T] and `key_positions` [B, L] are positions in the sequence, row by row; negative: an empty
+    slot. The cost is T·L, and L < block_size + T: nothing grows with the sequence.
     """
     same_block = query_positions[:, :, None] // block_size == key_positions[:, None, :] // block_size
     visible = same_block & (key_positions[:, None, :] <= query_positions[:, :, None]) & (key_positions >= 0)[:, None, :]

@@ -27,7 +27,7 @@ _MAX_COLUMNS, _MIN_COLUMNS = 128, 32
 # Programs of the backward, each of which leaves sums to be added: 8 for each of an H200's 132 processors, and as few
 # registers as let all of them work at once.
 _PROGRAMS, _REGISTERS = 1024, 64
-_MAX_GRID = 2**15  # in the second direction CUDA allows 2**16 - 1
+_MAX_GRID = 2**15  # in the second reflection CUDA allows 2**16 - 1
 
 
 def why_not(

@@ -1,7 +1,7 @@
 """Feed-forward layers of small width in one kernel: a tile of tokens goes in, the result of the layer comes out.
 
 Nothing in between lies in memory, and nothing is kept but the input: gate and up are computed again in the backward, in
-one kernel that walks over the hidden units for dx and one that walks over the tokens for the weights. Products that use
+one kernel that scans over the hidden units for dx and one that scans over the tokens for the weights. Products that use
 a result keep it as their left side, as it lies in registers: Triton 3.6 can compile a transposed one to wrong numbers.
 """
 

@@ -15,9 +15,9 @@ from transnormer.ops.autocast import matmul_dtype
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FLOAT32_WIDTH, _FLOAT32_ROWS = 32, 64
 _MOST_ROWS = 128  # of a tile
-_MOST_TEXTS = 65_535  # CUDA's limit on the second dimension of a grid
+_MOST_SEQUENCES = 65_535  # CUDA's limit on the second dimension of a grid
 _OLDEST_GPU = 80  # compute capability 8.0; for those before it Triton has no tensor cores, and tiles spill kilobytes
-ANY_WIDTH = 2**31  # for kernels that walk over their columns in blocks, or check them otherwise
+ANY_WIDTH = 2**31  # for kernels that scan over their columns in blocks, or check them otherwise
 
 
 def kernel_op(name: str, *, mutates_args: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Any]:
@@ -63,8 +63,8 @@ def cannot_launch(device: str, q: Tensor | None, v: Tensor | None, max_head_dim:
             return f"the GPU has compute capability {found / 10}; kernels are for {_OLDEST_GPU / 10} and above"
         if x.dtype not in _DTYPES:
             return f"dtype {str(x.dtype).removeprefix('torch.')}; kernels take bfloat16, float16 and float32"
-        if x.dim() == 4 and x.shape[0] > _MOST_TEXTS:
-            return f"{x.shape[0]:,} texts; one launch takes {_MOST_TEXTS:,}"
+        if x.dim() == 4 and x.shape[0] > _MOST_SEQUENCES:
+            return f"{x.shape[0]:,} sequences; one launch takes {_MOST_SEQUENCES:,}"
         if x.shape[-1] > max_head_dim:
             return f"head size {x.shape[-1]} is above {max_head_dim}"
     return None
@@ -97,7 +97,7 @@ def near_rows(x: Tensor) -> Tensor:
     return unit_stride(x) if x.stride(1) * _MOST_ROWS < 2**31 else x.contiguous()
 
 
-def room_for_gradients(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def empty_gradients(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Contiguous tensors for dq, dk and dv of an attention, k being as q."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, q, v))
     return dq, dk, dv

@@ -1,4 +1,4 @@
-"""Pieces of kernels that turn queries and keys: φ, reflection and rotation of a tile that lies in registers."""
+"""Pieces of kernels that rotate queries and keys: φ, reflection and rotation of a tile that lies in registers."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _negated(x, quarter):
 
 
 @triton.jit
-def reflected(tile, direction):
+def reflected(tile, reflection):
     """tile - 2(tile·n)n for each row; reflecting twice changes nothing, so this is its own backward."""
-    return tile - 2.0 * tl.sum(tile * direction[None, :], 1)[:, None] * direction[None, :]
+    return tile - 2.0 * tl.sum(tile * reflection[None, :], 1)[:, None] * reflection[None, :]
 
 
 @triton.jit
@@ -65,89 +65,89 @@ def pairs(tile):
 
 
 @triton.jit
-def joined(even, odd):
+def interleaved(even, odd):
     """The tile with these even and odd columns."""
     return tl.reshape(tl.join(even, odd), (even.shape[0], 2 * even.shape[1]))
 
 
 @triton.jit
-def angles_of(POSITIONS, RATES, DIRECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr,
-              REFLECTED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
-    """What queries and keys of some rows share: positions, cosines and sines [rows, BD/2], the mirror.
+def angles_of(POSITIONS, FREQS, REFLECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr,
+              REFLECTED: tl.constexpr, UNMASKED: tl.constexpr):  # fmt: skip
+    """What queries and keys of some rows share: positions, cosines and sines [rows, BD/2], the reflection.
 
-    POSITIONS + offsets are those of the rows; WHOLE: all of them exist.
+    POSITIONS + offsets are those of the rows; UNMASKED: all of them exist.
     """
     at = POSITIONS + offsets
-    positions = (tl.load(at) if WHOLE else tl.load(at, mask=inside, other=0)).to(tl.float32)
+    positions = (tl.load(at) if UNMASKED else tl.load(at, mask=inside, other=0)).to(tl.float32)
     pair = tl.arange(0, BD // 2)
-    rates = tl.load(RATES + pair, mask=pair < D // 2, other=0.0)
-    cos, sin = cosines_and_sines(positions[:, None] * rates[None, :])
+    frequencies = tl.load(FREQS + pair, mask=pair < D // 2, other=0.0)
+    cos, sin = cosines_and_sines(positions[:, None] * frequencies[None, :])
     d = tl.arange(0, BD)
-    direction = tl.load(DIRECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
-    return positions, cos, sin, direction
+    reflection = tl.load(REFLECTION + d, mask=d < D, other=0.0) if REFLECTED else d.to(tl.float32)
+    return positions, cos, sin, reflection
 
 
 @triton.jit
-def features(x, d, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr):
+def features(x, d, reflection, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr, REFLECTED: tl.constexpr):
     """The even and the odd columns of φ(x), reflected."""
     wide = phi(x.to(tl.float32), d, PHI, D, D < BD)
-    return pairs(reflected(wide, direction) if REFLECTED else wide)
+    return pairs(reflected(wide, reflection) if REFLECTED else wide)
 
 
 @triton.jit
-def turned(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
+def rotated(x, d, cos, sin, reflection, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
             REFLECTED: tl.constexpr):  # fmt: skip
-    """φ(x), reflected and turned."""
-    even, odd = features(x, d, direction, D, BD, PHI, REFLECTED)
-    return joined(even * cos - odd * sin, even * sin + odd * cos)
+    """φ(x), reflected and rotated."""
+    even, odd = features(x, d, reflection, D, BD, PHI, REFLECTED)
+    return interleaved(even * cos - odd * sin, even * sin + odd * cos)
 
 
 @triton.jit
-def turned_in_place(x, d, cos, sin, direction, D: tl.constexpr, BD: tl.constexpr, REFLECTED: tl.constexpr):
-    """x, reflected and turned, by the threads that loaded it, for wide tiles that share cosines and sines.
+def rotated_in_place(x, d, cos, sin, reflection, D: tl.constexpr, BD: tl.constexpr, REFLECTED: tl.constexpr):
+    """x, reflected and rotated, by the threads that loaded it, for wide tiles that share cosines and sines.
 
-    Otherwise the compiler turns each tile as its product wants it to lie, and keeps cosines and sines twice: where they
-    fill the registers, that is slower, with few columns faster (46 us against 52 with 16 of them on an H200). It moves
-    nothing past a sum; a mirror has one.
+    Otherwise the compiler rotates each tile as its product wants it to lie, and keeps cosines and sines twice: where
+    they fill the registers, that is slower, with few columns faster (46 us against 52 with 16 of them on an H200). It
+    moves nothing past a sum; a reflection has one.
     """
-    y = turned(x, d, cos, sin, direction, D, BD, 0, REFLECTED)
+    y = rotated(x, d, cos, sin, reflection, D, BD, 0, REFLECTED)
     return (y if REFLECTED or BD < 64 else tl.sum(y[:, None, :], 1)).to(x.dtype)
 
 
 @triton.jit
-def mapped(x, d, POSITIONS, RATES, DIRECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr, PHI: tl.constexpr,
-           TURNED: tl.constexpr, REFLECTED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
-    """φ of a tile as an attention has read it; TURNED: and turned, rounded as by a kernel of its own."""
-    if TURNED:
-        _, cos, sin, direction = angles_of(POSITIONS, RATES, DIRECTION, offsets, inside, D, BD, REFLECTED, WHOLE)
-        return turned(x, d, cos, sin, direction, D, BD, PHI, REFLECTED).to(x.dtype)
+def mapped(x, d, POSITIONS, FREQS, REFLECTION, offsets, inside, D: tl.constexpr, BD: tl.constexpr,
+           PHI: tl.constexpr, ROTATED: tl.constexpr, REFLECTED: tl.constexpr, UNMASKED: tl.constexpr):  # fmt: skip
+    """φ of a tile as an attention has read it; ROTATED: and rotated, rounded as by a kernel of its own."""
+    if ROTATED:
+        _, cos, sin, reflection = angles_of(POSITIONS, FREQS, REFLECTION, offsets, inside, D, BD, REFLECTED, UNMASKED)
+        return rotated(x, d, cos, sin, reflection, D, BD, PHI, REFLECTED).to(x.dtype)
     return phi(x, d, PHI, D, D < BD)
 
 
-class Turning(NamedTuple):
-    """What an attention is told that turns queries and keys as it reads them."""
+class Rotation(NamedTuple):
+    """What an attention is told that rotates queries and keys as it reads them."""
 
     positions: Tensor | None = None
-    rates: Tensor | None = None
+    inverse_frequencies: Tensor | None = None
     reflection: Tensor | None = None
 
     def arguments(self) -> tuple[Any, ...]:
-        """Positions with their strides, rates and mirror."""
+        """Positions, inverse frequencies, reflection, and the strides of the positions."""
         strides = (0, 0) if self.positions is None else position_strides(self.positions)
-        return self.positions, self.rates, self.reflection, *strides
+        return self.positions, self.inverse_frequencies, self.reflection, *strides
 
     def options(self) -> dict[str, bool]:
-        return {"TURNED": self.rates is not None, "REFLECTED": self.reflection is not None}
+        return {"ROTATED": self.inverse_frequencies is not None, "REFLECTED": self.reflection is not None}
 
-    def heads_together(self, heads: int, others: int) -> int:
+    def heads_per_program(self, heads: int, others: int) -> int:
         """How many heads a program takes, if there are so many `others`: all that leave enough programs for a GPU."""
-        if self.rates is None:
+        if self.inverse_frequencies is None:
             return 1
         shares = (count for count in range(heads, 1, -1) if heads % count == 0)
         return next((count for count in shares if others * (heads // count) >= _ENOUGH), 1)
 
 
-NOT_TURNED = Turning()
+NO_ROTATION = Rotation()
 
 
 def position_strides(positions: Tensor) -> tuple[int, int]:

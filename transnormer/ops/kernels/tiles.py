@@ -14,18 +14,18 @@ def tile_offsets(rows, columns, row_stride):
 
 
 @triton.jit
-def load_tile(base, offsets, columns, inside, width: tl.constexpr, WHOLE: tl.constexpr, POLICY: tl.constexpr):
-    """As `load_rows`; WHOLE: nothing lies outside, and nobody need look."""
-    if WHOLE:
+def load_tile(base, offsets, columns, inside, width: tl.constexpr, UNMASKED: tl.constexpr, POLICY: tl.constexpr):
+    """Rows and columns of a tensor, zero where it ends; UNMASKED: the whole tile is inside, and nobody need look."""
+    if UNMASKED:
         return tl.load(base + offsets, eviction_policy=POLICY)
     seen = inside[:, None] & (columns[None, :] < width)
     return tl.load(base + offsets, mask=seen, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
-def store_tile(base, offsets, columns, inside, width: tl.constexpr, tile, WHOLE: tl.constexpr):
+def store_tile(base, offsets, columns, inside, width: tl.constexpr, tile, UNMASKED: tl.constexpr):
     tile = tile.to(base.dtype.element_ty)
-    if WHOLE:
+    if UNMASKED:
         tl.store(base + offsets, tile)
     else:
         tl.store(base + offsets, tile, mask=inside[:, None] & (columns[None, :] < width))

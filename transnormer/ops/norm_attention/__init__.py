@@ -1,6 +1,6 @@
 """NormAttention without its norm: φ(Q)(φ(K)ᵀV), no denominator, linear in T (paper, section 4.1).
 
-The XNorm that follows lives in the mixer: it runs over the joined heads, which an op on single heads does not see.
+The XNorm that follows lives in the mixer: it runs over all heads, which an op on single heads does not see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def norm_attention(
 
     `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
     is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
-    The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over the joined heads divides by.
+    The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over all heads divides by.
     """
     check_qkv("norm_attention", q, k, v, mask)
     phi = feature_map_named(feature_map)

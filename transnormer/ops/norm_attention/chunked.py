@@ -13,7 +13,7 @@ from transnormer.ops.shapes import accumulation_dtype
 
 # Inside a chunk a token costs CHUNK·D, between chunks D·D: they balance at CHUNK = D, and 64 is the paper's head size.
 CHUNK = 64
-# Long sequences are walked in segments, so that what is computed on the way stays in the cache of a CPU.
+# Long sequences are scanned in segments, so that what is computed on the way stays in the cache of a CPU.
 SEGMENT = 2048
 
 
@@ -30,8 +30,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> t
     """Every position reads itself and what came before: tril(qkᵀ)v inside its chunk, q·Σkvᵀ from the chunks before."""
     outs = []
     segments = (x.split(SEGMENT, dim=1) for x in (q, k, v))
-    for q_part, k_part, v_part in zip(*segments, strict=True):
-        out, state = _causal_segment(q_part, k_part, v_part, state)
+    for q_segment, k_segment, v_segment in zip(*segments, strict=True):
+        out, state = _causal_segment(q_segment, k_segment, v_segment, state)
         outs.append(out)
     assert state is not None
     return (outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)), state

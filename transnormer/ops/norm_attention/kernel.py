@@ -1,9 +1,9 @@
 """NormAttention in Triton: φ on load, a float32 state in registers, any number of heads, any length.
 
-Time is cut into P parts so that B·H·P programs fill the GPU: one part where there are many heads, several where there
-are few; then a first pass sums kᵀv over each part. Uncut and with a head size up to 64, forward moves 4 tensors and
-backward 7: the backward *undoes* the state chunk by chunk, S before a chunk = S after it − kᵀv, which works because
-nothing decays. It is stored after 4,096 tokens, 8,192, 16,384 and so on, from where the undoing begins anew.
+Time is cut into P segments so that B·H·P programs fill the GPU: one segment where there are many heads, several where
+there are few; then a first pass sums kᵀv over each segment. Uncut and with a head size up to 64, forward moves 4
+tensors and backward 7: the backward *undoes* the state chunk by chunk, S before a chunk = S after it − kᵀv, which works
+because nothing decays. It is stored after 4,096 tokens, 8,192, 16,384 and so on, from where the undoing begins anew.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
+    empty_gradients,
     empty_square_sums,
     kernel_op,
     near_rows,
-    room_for_gradients,
     too_large_in_float32,
 )
-from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch
 from transnormer.ops.norm_attention.kernel_causal import (
     causal_backward,
@@ -54,8 +54,8 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
 def _op(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, states at the borders of the parts (the last is the final one), and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, state, causal, phi, squared, NOT_TURNED)
+    """Output, boundary states of the segments (the last is the final one), and Σ out² [B, T, H] if `squared`."""
+    return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION)
 
 
 def attended(
@@ -67,32 +67,33 @@ def attended(
     causal: bool,
     phi: int,
     squared: bool,
-    turning: Turning,
+    rotation: Rotation,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_op`; a bidirectional attention may turn φ(q) and φ(k) as it reads them."""
+    """As `_op`; a bidirectional attention may rotate φ(q) and φ(k) as it reads them."""
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
     if not causal:
-        total, rounded, _ = plan.total(k, v, mask, state, turning=turning)
+        total, rounded, _ = plan.total(k, v, mask, state, rotation=rotation)
         chunks, batch, heads = plan.grid_of_chunks()
-        together = turning.heads_together(heads, chunks * batch)
+        together = rotation.heads_per_program(heads, chunks * batch)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
         launch(full_forward, (chunks, batch, heads // together))(
-            q, rounded, out, squares, mask, *turning.arguments(), plan.length, together, *strides_of(q, out),
-            plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **turning.options(), SQUARED=squared,
-            WHOLE=plan.whole(plan.chunk),
+            q, rounded, out, squares, mask, *rotation.arguments(), plan.length, together, *strides_of(q, out),
+            plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **rotation.options(), SQUARED=squared,
+            UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return out, total, squares
-    assert turning is NOT_TURNED, "a causal walk does not turn what it reads"
-    borders = plan.borders(k, v, mask, state, backward=False)
-    for turn in plan.turns():
+    assert rotation is NO_ROTATION, "a causal scan does not rotate what it reads"
+    boundaries = plan.boundaries(k, v, mask, state, backward=False)
+    for step in plan.launches():
+        starts_at_zero = plan.in_sequence and step.segment == 0 and state is None
         launch(causal_forward, plan.grid())(
-            q, k, v, out, squares, borders[:, :, turn.place :], mask, *plan.walk(plan.forward_chunk, turn.tokens),
-            turn.part, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
-            STARTS_AT_ZERO=plan.in_turn and turn.part == 0 and state is None, WRITES_END=plan.in_turn, SQUARED=squared,
+            q, k, v, out, squares, boundaries[:, :, step.offset :], mask, *plan.scan(plan.forward_chunk, step.tokens),
+            step.segment, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
+            STARTS_AT_ZERO=starts_at_zero, WRITES_END=plan.in_sequence, SQUARED=squared,
         )  # fmt: skip
-    return out, borders, squares
+    return out, boundaries, squares
 
 
 @_op.register_fake
@@ -100,7 +101,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple
     _, causal, phi, squared = call
     plan = Plan(q, v, mask, causal, phi)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    return out, plan.states(q, plan.parts + 1 if causal else 1), empty_square_sums(v, squared)
+    return out, plan.states(q, plan.segments + 1 if causal else 1), empty_square_sums(v, squared)
 
 
 @kernel_op("transnormer::norm_attention_backward")
@@ -110,15 +111,15 @@ def _backward_op(
     v: Tensor,
     do: Tensor,
     dfinal: Tensor | None,
-    borders: Tensor,
+    boundaries: Tensor,
     mask: Tensor | None,
     carried: bool,
     causal: bool,
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, and of the states at the borders, of which the first belongs to the initial state."""
-    gradients = room_for_gradients(q, v)
-    dstates = backward_into(gradients, q, k, v, do, dfinal, borders, mask, carried, causal, phi)
+    """Gradients of q, k, v, and of the boundary states, of which the first is the initial state."""
+    gradients = empty_gradients(q, v)
+    dstates = backward_into(gradients, q, k, v, do, dfinal, boundaries, mask, carried, causal, phi)
     return *gradients, dstates
 
 
@@ -129,7 +130,7 @@ def backward_into(
     v: Tensor,
     do: Tensor,
     dfinal: Tensor | None,
-    borders: Tensor,
+    boundaries: Tensor,
     mask: Tensor | None,
     carried: bool,
     causal: bool,
@@ -140,48 +141,47 @@ def backward_into(
     plan = Plan(q, v, mask, causal, phi)
     do = near_rows(do)
     if not causal:
-        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=borders)
+        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=boundaries)
         launch(full_backward, plan.grid_of_chunks())(
-            q, k, v, do, dq, dk, dv, rounded, drounded, mask, plan.length,
-            *strides_of(q, k, v, do, dq, dv), plan.mask_stride, plan.heads, **plan.tiles,
-            WHOLE=plan.whole(plan.chunk),
+            q, k, v, do, dq, dk, dv, rounded, drounded, mask, plan.length, *strides_of(q, k, v, do, dq, dv),
+            plan.mask_stride, plan.heads, **plan.tiles, UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return dtotal
 
-    dborders = plan.borders(q, do, mask, dfinal, backward=True)
-    ends_at_zero = plan.in_turn and dfinal is None
+    dboundaries = plan.boundaries(q, do, mask, dfinal, backward=True)
+    ends_at_zero = plan.in_sequence and dfinal is None
     if not plan.wide:
-        last, *before = reversed(plan.turns())
-        alike = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
-        for turn in (last, *before):
+        last, *before = reversed(plan.launches())
+        same_strides = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
+        for step in (last, *before):
             launch(causal_backward, plan.grid())(
-                q, k, v, do, dq, dk, dv, borders[:, :, turn.place :], dborders[:, :, turn.place :],
-                mask, *plan.walk(plan.chunk, turn.tokens), turn.part, *strides_of(q, k, v, do, dq, dv),
-                *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and turn is last,
-                WRITES_START=plan.in_turn, WHOLE=plan.whole(plan.chunk), ALIKE=alike,
+                q, k, v, do, dq, dk, dv, boundaries[:, :, step.offset :], dboundaries[:, :, step.offset :], mask,
+                *plan.scan(plan.chunk, step.tokens), step.segment, *strides_of(q, k, v, do, dq, dv), *plan.last,
+                **plan.tiles, ENDS_AT_ZERO=ends_at_zero and step is last, WRITES_START=plan.in_sequence,
+                UNMASKED=plan.unmasked(plan.chunk), SAME_STRIDES=same_strides,
             )  # fmt: skip
-        return dborders
-    walk = plan.walk(plan.chunk)
+        return dboundaries
+    scan = plan.scan(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, borders, mask, *walk, *strides_of(q, k, v, do, dq),
-        *plan.last, **plan.sizes, **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_turn and not carried,
+        q, k, v, do, dq, boundaries, mask, *scan, *strides_of(q, k, v, do, dq), *plan.last, **plan.sizes, **by_d,
+        BE=plan.be, STARTS_AT_ZERO=plan.in_sequence and not carried,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dborders, mask, *walk, *strides_of(q, k, v, do, dk),
-        *plan.last, **plan.sizes, **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
+        q, k, v, do, dk, dboundaries, mask, *scan, *strides_of(q, k, v, do, dk), *plan.last, **plan.sizes, **by_d,
+        BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dborders, mask, *walk, *strides_of(q, k, do, dv),
-        *plan.last, **plan.sizes, **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_turn,
+        q, k, do, dv, dboundaries, mask, *scan, *strides_of(q, k, do, dv), *plan.last, **plan.sizes, **by_e,
+        BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_sequence,
     )  # fmt: skip
-    return dborders
+    return dboundaries
 
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, borders, _mask, _carried, _causal, _phi = call
-    return *room_for_gradients(q, v), torch.empty_like(borders)
+    *_, boundaries, _mask, _carried, _causal, _phi = call
+    return *empty_gradients(q, v), torch.empty_like(boundaries)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -192,12 +192,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, do: Tensor | None, dborders: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, borders = ctx.saved_tensors
+def _differentiate(ctx: Any, do: Tensor | None, dboundaries: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, boundaries = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
-    dfinal = None if dborders is None else dborders[:, :, -1].contiguous()
-    dq, dk, dv, dstates = _backward_op(q, k, v, do, dfinal, borders, mask, ctx.carried, ctx.causal, ctx.phi)
+    dfinal = None if dboundaries is None else dboundaries[:, :, -1].contiguous()
+    dq, dk, dv, dstates = _backward_op(q, k, v, do, dfinal, boundaries, mask, ctx.carried, ctx.causal, ctx.phi)
     return dq, dk, dv, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
 
 
@@ -240,8 +240,8 @@ def norm_attention(
 
     def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()
-        out, borders, squares = _op(q[..., d], k[..., d], v[..., e], mask, start, causal, code, squared)
-        return out, borders[:, :, -1], squares if squared else None
+        out, boundaries, squares = _op(q[..., d], k[..., d], v[..., e], mask, start, causal, code, squared)
+        return out, boundaries[:, :, -1], squares if squared else None
 
     features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])
     if len(features) == len(columns) == 1:

@@ -1,8 +1,8 @@
-"""Causal NormAttention on the GPU: a walk over the chunks of a part with the state in registers.
+"""Causal NormAttention on the GPU: a scan over the chunks of a segment with the state in registers.
 
 Triton 3.4 to 3.7.0 miscompiles some products with the transpose of a result that lives in registers on Hopper. What is
-transposed here is a state that an earlier turn finished, which goes through shared memory; anything else that is needed
-both ways is computed both ways. Every combination of options counts only once its gradients were checked on a GPU.
+transposed here is a state that an earlier iteration finished, which goes through shared memory; anything else that is
+needed both ways is computed both ways. A combination of options counts only once its gradients were checked on a GPU.
 """
 
 from __future__ import annotations
@@ -23,47 +23,48 @@ from transnormer.ops.norm_attention.kernel_chunks import (
 )
 
 
-@triton.jit(do_not_specialize=["first_part"])
+@triton.jit(do_not_specialize=["first_segment"])
 def causal_forward(
-    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_part, first_part,
+    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_segment, first_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
-    SQUARED: tl.constexpr, WHOLE: tl.constexpr,
+    SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S."""
-    part, batch, head = first_part + tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    segment = first_segment + tl.program_id(0)
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
     squares = SQUARES + (batch * H + head) * T if SQUARED else SQUARES
-    bounds = BOUNDS + ((batch * H + head) * (P + 1) + part) * D * E
+    bounds = BOUNDS + ((batch * H + head) * (P + 1) + segment) * D * E
     # The transpose is vᵀφ(k): v comes as it was loaded, φ(k) is laid out once. A fifth fewer instructions than φ(k)ᵀv.
     if STARTS_AT_ZERO:
         state_t = tl.zeros((BE, BD), tl.float32)
     else:
         state_t = load_state(bounds, d[None, :], e[:, None], D, E)
     ready_t = operand(state_t, half, C)
-    first = part * chunks_per_part
+    first = segment * chunks_per_segment
     row = (first * C).to(tl.int64)
     q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
     v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
     q_base, k_base = Q + batch * q_b + head * q_h + row * q_t, K + batch * k_b + head * k_h + row * k_t
     v_base, o_base = V + batch * v_b + head * v_h + row * v_t, O + batch * o_b + head * o_h + row * o_t
-    for chunk in range(first, min((part + 1) * chunks_per_part, chunks)):
+    for chunk in range(first, min((segment + 1) * chunks_per_segment, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-        q = phi(load_tile(q_base, q_at, d, inside, D, WHOLE, "evict_first"), d, PHI, D, D < BD)
-        k = phi(load_tile(k_base, k_at, d, inside, D, WHOLE, ""), d, PHI, D, D < BD)
-        k = keep(k, real, not WHOLE)
-        v = load_tile(v_base, v_at, e, inside, E, WHOLE, "")
+        q = phi(load_tile(q_base, q_at, d, inside, D, UNMASKED, "evict_first"), d, PHI, D, D < BD)
+        k = phi(load_tile(k_base, k_at, d, inside, D, UNMASKED, ""), d, PHI, D, D < BD)
+        k = keep(k, real, not UNMASKED)
+        v = load_tile(v_base, v_at, e, inside, E, UNMASKED, "")
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         out = product(q, tl.trans(ready_t))
         scores = tl.where(local[:, None] >= local[None, :], scores, 0.0)
         out = product(operand(scores, half, C), v, out)
         out = keep(out, real, HAS_MASK)
-        store_tile(o_base, o_at, e, inside, E, out, WHOLE)
+        store_tile(o_base, o_at, e, inside, E, out, UNMASKED)
         store_squares(squares, rows, inside, out, SQUARED)
         state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
-        # Rounded in the turn that made it: a product in flight over the end of a turn makes all of them run one by one.
+        # Rounded in the iteration that made it: a product in flight over the end of one makes all of them run in turn.
         ready_t = operand(state_t, half, C)
         q_base += C * q_t
         k_base += C * k_t
@@ -73,28 +74,29 @@ def causal_forward(
         store_state(bounds + D * E, d[None, :], e[:, None], D, E, state_t)
 
 
-@triton.jit(do_not_specialize=["first_part"])
+@triton.jit(do_not_specialize=["first_segment"])
 def causal_backward(
-    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, T, chunks, chunks_per_part, first_part,
+    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, T, chunks, chunks_per_segment, first_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    WHOLE: tl.constexpr, ALIKE: tl.constexpr,
+    UNMASKED: tl.constexpr, SAME_STRIDES: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk and dv in one walk backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
+    """dq, dk and dv in one scan backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
 
-    ALIKE: q, k and v have the same strides, and so have their gradients. They share offsets then, which spares a walk
-    without a register to spare a hundred of its 1,900 instructions.
+    SAME_STRIDES: q, k and v have the same strides, and so have their gradients. They share offsets then, which spares a
+    scan without a register to spare a hundred of its 1,900 instructions.
     """
-    if ALIKE:
+    if SAME_STRIDES:
         k_b, k_t, k_h = q_b, q_t, q_h
         v_b, v_t, v_h = q_b, q_t, q_h
         dv_b, dv_t, dv_h = dq_b, dq_t, dq_h
-    part, batch, head = first_part + tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    segment = first_segment + tl.program_id(0)
+    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
-    end = ((batch * H + head) * (P + 1) + part + 1) * D * E
+    end = ((batch * H + head) * (P + 1) + segment + 1) * D * E
     minus_t = -load_state(BOUNDS + end, d[None, :], e[:, None], D, E)  # [E, D], what is left of -S
     if ENDS_AT_ZERO:
         dstate_t = tl.zeros((BE, BD), tl.float32)
@@ -106,56 +108,56 @@ def causal_backward(
     dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
     earlier = local[:, None] >= local[None, :]  # queries down, keys across
     later = local[None, :] >= local[:, None]  # keys down, queries across
-    first = part * chunks_per_part
-    last = min((part + 1) * chunks_per_part, chunks) - 1
+    first = segment * chunks_per_segment
+    last = min((segment + 1) * chunks_per_segment, chunks) - 1
     for step in range(last - first + 1):
         row = ((last - step) * C).to(tl.int64)
         _, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
-        q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, WHOLE, "")
-        k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, WHOLE, "")
-        v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, WHOLE, "")
-        do = load_tile(DO + batch * o_b + head * o_h + row * o_t, o_at, e, inside, E, WHOLE, "")
+        q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, inside, D, UNMASKED, "")
+        k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, inside, D, UNMASKED, "")
+        v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, inside, E, UNMASKED, "")
+        do = load_tile(DO + batch * o_b + head * o_h + row * o_t, o_at, e, inside, E, UNMASKED, "")
         do = keep(do, real, HAS_MASK)
-        q = keep(phi(q_raw, d, PHI, D, D < BD), real, not WHOLE)
-        k = keep(phi(k_raw, d, PHI, D, D < BD), real, not WHOLE)
+        q = keep(phi(q_raw, d, PHI, D, D < BD), real, not UNMASKED)
+        k = keep(phi(k_raw, d, PHI, D, D < BD), real, not UNMASKED)
         dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
         minus_t = tl.dot(tl.trans(v), k, minus_t, input_precision="ieee")
         dscores = tl.where(earlier, tl.dot(do, tl.trans(v), input_precision="ieee"), 0.0)
         dq = product(do, operand(-minus_t, half, C))
         dq = product(operand(dscores, half, C), k, dq)
-        store_tile(DQ + dq_row, dq_at, d, inside, D, dq * phi_slope(q_raw, PHI), WHOLE)
+        store_tile(DQ + dq_row, dq_at, d, inside, D, dq * phi_slope(q_raw, PHI), UNMASKED)
 
         dscores_t = tl.where(later, tl.dot(v, tl.trans(do), input_precision="ieee"), 0.0)
         dk = product(v, dready_t)
         dk = product(operand(dscores_t, half, C), q, dk)
         dk = keep(dk * phi_slope(k_raw, PHI), real, HAS_MASK)
-        store_tile(DK + dq_row, dq_at, d, inside, D, dk, WHOLE)
+        store_tile(DK + dq_row, dq_at, d, inside, D, dk, UNMASKED)
 
         scores_t = tl.where(later, tl.dot(k, tl.trans(q), input_precision="ieee"), 0.0)
         dv = product(k, tl.trans(dready_t))
         dv = product(operand(scores_t, half, C), do, dv)
-        store_tile(DV + dv_row, dv_at, e, inside, E, dv, WHOLE)
+        store_tile(DV + dv_row, dv_at, e, inside, E, dv, UNMASKED)
 
         dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
-        dready_t = operand(dstate_t, half, C)  # in the turn that made it, as in the forward
+        dready_t = operand(dstate_t, half, C)  # in the iteration that made it, as in the forward
     if WRITES_START:
         store_state(DBOUNDS + end - D * E, d[None, :], e[:, None], D, E, dstate_t)
 
 
-# Above a head size of 64 the two states of `causal_backward` do not fit into registers: one walk per gradient, each
+# Above a head size of 64 the two states of `causal_backward` do not fit into registers: one scan per gradient, each
 # over PIECE columns of its result. All three have the form of the forward, out = tri(A·Bᵀ)C + A·S with S = Σ BᵀC.
 
 
 @triton.jit
 def causal_dq(
-    Q, K, V, DO, DQ, BOUNDS, MASK, T, chunks, chunks_per_part,
+    Q, K, V, DO, DQ, BOUNDS, MASK, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
-    """dq = tril(do·vᵀ)φ(k) + do·Sᵀ, walking forward."""
-    part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    """dq = tril(do·vᵀ)φ(k) + do·Sᵀ, scanning forward."""
+    segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     e = tl.arange(0, BE)
@@ -163,9 +165,9 @@ def causal_dq(
     if STARTS_AT_ZERO:
         state_t = tl.zeros((BE, PIECE), tl.float32)
     else:
-        start = ((batch * H + head) * (P + 1) + part) * D * E
+        start = ((batch * H + head) * (P + 1) + segment) * D * E
         state_t = load_state(BOUNDS + start, d[None, :], e[:, None], D, E)
-    for chunk in range(part * chunks_per_part, min((part + 1) * chunks_per_part, chunks)):
+    for chunk in range(segment * chunks_per_segment, min((segment + 1) * chunks_per_segment, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
         k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, inside, D)
         k = keep(phi(k, d, PHI, D, D < PIECE * PIECES), real, True)
@@ -183,13 +185,13 @@ def causal_dq(
 
 @triton.jit
 def causal_dk(
-    Q, K, V, DO, DK, DBOUNDS, MASK, T, chunks, chunks_per_part,
+    Q, K, V, DO, DK, DBOUNDS, MASK, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
-    """dk = triu(v·doᵀ)φ(q) + v·dSᵀ, walking backward."""
-    part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    """dk = triu(v·doᵀ)φ(q) + v·dSᵀ, scanning backward."""
+    segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     d = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     e = tl.arange(0, BE)
@@ -197,10 +199,10 @@ def causal_dk(
     if ENDS_AT_ZERO:
         dstate_t = tl.zeros((BE, PIECE), tl.float32)
     else:
-        end = ((batch * H + head) * (P + 1) + part + 1) * D * E
+        end = ((batch * H + head) * (P + 1) + segment + 1) * D * E
         dstate_t = load_state(DBOUNDS + end, d[None, :], e[:, None], D, E)
-    first = part * chunks_per_part
-    last = min((part + 1) * chunks_per_part, chunks) - 1
+    first = segment * chunks_per_segment
+    last = min((segment + 1) * chunks_per_segment, chunks) - 1
     for step in range(last - first + 1):
         rows, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
         q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)
@@ -220,24 +222,24 @@ def causal_dk(
 
 @triton.jit
 def causal_dv(
-    Q, K, DO, DV, DBOUNDS, MASK, T, chunks, chunks_per_part,
+    Q, K, DO, DV, DBOUNDS, MASK, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
 ):  # fmt: skip
-    """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, walking backward."""
-    part, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, scanning backward."""
+    segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     e = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     d = tl.arange(0, BD)
     local = tl.arange(0, C)
-    end = ((batch * H + head) * (P + 1) + part + 1) * D * E
+    end = ((batch * H + head) * (P + 1) + segment + 1) * D * E
     if ENDS_AT_ZERO:
         dstate = tl.zeros((BD, PIECE), tl.float32)
     else:
         dstate = load_state(DBOUNDS + end, d[:, None], e[None, :], D, E)
-    first = part * chunks_per_part
-    last = min((part + 1) * chunks_per_part, chunks) - 1
+    first = segment * chunks_per_segment
+    last = min((segment + 1) * chunks_per_segment, chunks) - 1
     for step in range(last - first + 1):
         rows, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
         q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, inside, D)

@@ -1,4 +1,4 @@
-"""How a call of NormAttention is cut into chunks, parts and programs, and the states between the parts."""
+"""How a call of NormAttention is cut into chunks, segments and programs, and the states between the segments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import triton
 from torch import Tensor
 
 from transnormer.ops.kernels.launch import power_of_two
-from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
-from transnormer.ops.norm_attention.kernel_full import total_of_parts
-from transnormer.ops.norm_attention.kernel_parts import part_sums, scan_parts
+from transnormer.ops.norm_attention.kernel_full import total_of_segments
+from transnormer.ops.norm_attention.kernel_segments import scan_segments, segment_sums
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -27,10 +27,10 @@ _AT_ONCE = 264
 _LONGEST_UNDONE = 4096
 
 
-def wanted_parts(pairs: int, width: int, causal: bool) -> int:
-    """Into how many parts time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
+def wanted_segments(pairs: int, width: int, causal: bool) -> int:
+    """Into how many segments time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
 
-    A causal walk over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
+    A causal scan over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
     have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
     which are cut at no cost, and those of narrow heads, whose programs are small, are cut up to that many.
     """
@@ -42,16 +42,16 @@ def wanted_parts(pairs: int, width: int, causal: bool) -> int:
     return 1 if pairs >= enough else triton.cdiv(full, max(pairs, 1))
 
 
-class Turn(NamedTuple):
-    """A launch of a walk: its first part, how many tokens its parts have, and where the borders of part 0 would lie."""
+class Launch(NamedTuple):
+    """A launch of a scan: its first segment, the tokens of a segment, and which boundary state would be segment 0's."""
 
-    part: int
+    segment: int
     tokens: int
-    place: int
+    offset: int
 
 
 class Plan:
-    """How one call is cut into chunks, parts and programs."""
+    """How one call is cut into chunks, segments and programs."""
 
     def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
@@ -61,37 +61,40 @@ class Plan:
         if self.wide:  # Triton 3.6 compiles `causal_dk` of 32 columns beside 128 to wrong numbers on Hopper
             self.bd, self.be = max(self.bd, _WIDEST_PIECE), max(self.be, _WIDEST_PIECE)
         self.chunk = _chunk(self.length, 64)
-        # Both directions share the borders of the parts: a part is a whole number of either's chunks.
+        # Both directions share the boundaries of the segments: a segment is a whole number of either's chunks.
         longest = _LONGEST_CHUNK if causal and self.wide and shared_memory_bytes(q.device) >= _SHARED_BY_LONGEST else 64
         self.forward_chunk = _chunk(self.length, longest)
         chunks = triton.cdiv(self.length, self.forward_chunk)
-        parts = min(chunks, wanted_parts(self.batch * self.heads, max(self.bd, self.be), causal))
-        self.part = triton.cdiv(chunks, parts) * self.forward_chunk
+        segments = min(chunks, wanted_segments(self.batch * self.heads, max(self.bd, self.be), causal))
+        self.segment = triton.cdiv(chunks, segments) * self.forward_chunk
         if causal and not self.wide:
-            self.part = min(self.part, _LONGEST_UNDONE)
-        # Without a cut parts take turns and hand the state on, a launch each and no first pass. Each is as long as all
-        # before it: where the state is large, little is lost in undoing it.
-        self.in_turn = parts == 1
-        self.parts = _doublings(self.part, self.length) + 1 if self.in_turn else triton.cdiv(self.length, self.part)
+            self.segment = min(self.segment, _LONGEST_UNDONE)
+        # Without a cut segments run one after the other and hand the state on, a launch each and no first pass. Each is
+        # as long as all before it: where the state is large, little is lost in undoing it.
+        self.in_sequence = segments == 1
+        if self.in_sequence:
+            self.segments = _doublings(self.segment, self.length) + 1
+        else:
+            self.segments = triton.cdiv(self.length, self.segment)
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
         self.tiles = {**self.sizes, "C": self.chunk, "BD": self.bd, "BE": self.be}
-        # Three stages load a chunk during the one before it, two wait for it: 110 and 134 us backward, 64 texts of 512.
+        # Three stages load a chunk during the one before it, two wait for it: 110 and 134 us backward, 64 x 512 tokens.
         self.tiles |= {"num_warps": 8 if self.wide else 4, "num_stages": 3}
-        self.last = (self.mask_stride, self.heads, self.parts)
+        self.last = (self.mask_stride, self.heads, self.segments)
 
-    def walk(self, chunk: int, tokens: int | None = None) -> tuple[int, int, int]:
-        """What a walk in such chunks is told: the length, how many chunks that is, and how many are a part."""
-        return self.length, triton.cdiv(self.length, chunk), (tokens or self.part) // chunk
+    def scan(self, chunk: int, tokens: int | None = None) -> tuple[int, int, int]:
+        """What a scan in such chunks is told: the length, how many chunks that is, and how many are a segment."""
+        return self.length, triton.cdiv(self.length, chunk), (tokens or self.segment) // chunk
 
-    def whole(self, chunk: int) -> bool:
+    def unmasked(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
         return not self.masked and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
 
     def forward_tiles(self) -> dict[str, Any]:
         """How the causal forward is compiled."""
-        tiles = {**self.tiles, "C": self.forward_chunk, "WHOLE": self.whole(self.forward_chunk)}
+        tiles = {**self.tiles, "C": self.forward_chunk, "UNMASKED": self.unmasked(self.forward_chunk)}
         if self.wide:  # three stages of 128 rows would not fit
             return tiles | {"num_stages": 2}
         # With few registers a third program shares a multiprocessor; where none is left it would only slow the others.
@@ -104,16 +107,16 @@ class Plan:
         return {"C": self.chunk, "PIECE": piece, "PIECES": columns // piece, "num_warps": 4, "num_stages": 2}
 
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
-        """Programs of a walk: one for each part, batch row and piece of a head."""
-        return 1 if self.in_turn else self.parts, self.batch, self.heads * pieces
+        """Programs of a scan: one for each segment, batch row and piece of a head."""
+        return 1 if self.in_sequence else self.segments, self.batch, self.heads * pieces
 
-    def turns(self) -> list[Turn]:
-        """The launches of a walk, from first to last.
+    def launches(self) -> list[Launch]:
+        """The launches of a scan, from first to last.
 
-        After tokens 0 to n come those from n to 2n: part 1 of parts of n tokens, and so on with all of them as n.
+        After tokens 0 to n come those from n to 2n: segment 1 of segments of n tokens, and so on with all of them as n.
         """
-        after = range(self.parts - 1 if self.in_turn else 0)
-        return [Turn(0, self.part, 0), *(Turn(1, self.part * 2**place, place) for place in after)]
+        after = range(self.segments - 1 if self.in_sequence else 0)
+        return [Launch(0, self.segment, 0), *(Launch(1, self.segment * 2**count, count) for count in after)]
 
     def grid_of_chunks(self) -> tuple[int, int, int]:
         """Programs where every chunk is one by itself."""
@@ -129,14 +132,13 @@ class Plan:
         y: Tensor,
         mask: Tensor | None,
         backward: bool,
-        turning: Turning = NOT_TURNED,
+        rotation: Rotation = NO_ROTATION,
     ) -> Tensor:
-        """Σ φ(x)ᵀy over each part: [B, H, P, D, E]."""
-        sums = self.states(x, self.parts)
-        launch(part_sums, self.grid())(
-            x, y, sums, mask, *turning.arguments(), *self.walk(self.chunk), *strides_of(x, y),
-            *self.last, **self.tiles, **turning.options(),
-            WHOLE=self.whole(self.chunk), REVERSED=not backward,
+        """Σ φ(x)ᵀy over each segment: [B, H, P, D, E]."""
+        sums = self.states(x, self.segments)
+        launch(segment_sums, self.grid())(
+            x, y, sums, mask, *rotation.arguments(), *self.scan(self.chunk), *strides_of(x, y), *self.last,
+            **self.tiles, **rotation.options(), UNMASKED=self.unmasked(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
 
@@ -147,37 +149,37 @@ class Plan:
         mask: Tensor | None,
         start: Tensor | None,
         other: Tensor | None = None,
-        turning: Turning = NOT_TURNED,
+        rotation: Rotation = NO_ROTATION,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """start + Σ φ(x)ᵀy over the whole sequence [B, H, 1, D, E], rounded as x is, and `other` rounded likewise."""
         total = self.states(x, 1)
         rounded = torch.empty_like(total, dtype=x.dtype)
         other_rounded = None if other is None else torch.empty_like(total, dtype=x.dtype)
         size, block = self.d * self.e, 1024
-        total_of_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, other is not None, turning), start, total, rounded, other, other_rounded,
-            self.parts, size, start is not None, other is not None, block,
+        total_of_segments[(self.batch * self.heads, triton.cdiv(size, block))](
+            self.sums(x, y, mask, other is not None, rotation), start, total, rounded, other, other_rounded,
+            self.segments, size, start is not None, other is not None, block,
         )  # fmt: skip
         return total, rounded, other_rounded
 
-    def borders(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
-        """The states at the borders of the parts [B, H, P + 1, D, E], walked forward from `start` or backward."""
-        borders = self.states(x, self.parts + 1)
-        if self.in_turn:
+    def boundaries(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
+        """The boundary states of the segments [B, H, P + 1, D, E], scanned forward from `start` or backward."""
+        boundaries = self.states(x, self.segments + 1)
+        if self.in_sequence:
             if start is not None:
-                borders[:, :, self.parts if backward else 0] = start
-            return borders  # the walk itself writes the others
+                boundaries[:, :, self.segments if backward else 0] = start
+            return boundaries  # the scan itself writes the others
         size, block = self.d * self.e, 1024
-        scan_parts[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, backward), start, borders, self.parts, size, start is None, backward, block
+        scan_segments[(self.batch * self.heads, triton.cdiv(size, block))](
+            self.sums(x, y, mask, backward), start, boundaries, self.segments, size, start is None, backward, block
         )
-        return borders
+        return boundaries
 
 
-def _doublings(part: int, length: int) -> int:
-    """How often a part must be doubled to hold the length; by comparison, as in `_chunk`."""
+def _doublings(segment: int, length: int) -> int:
+    """How often a segment must be doubled to hold the length; by comparison, as in `_chunk`."""
     count = 0
-    while part * 2**count < length:
+    while segment * 2**count < length:
         count += 1
     return count
 

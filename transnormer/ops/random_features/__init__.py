@@ -16,8 +16,8 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.shapes import accumulation_dtype, check_mask, check_no_tangents, zero_padding
 
 _KERNEL = load_kernel("random_features")
-# Over what the greatest exponent is taken: a token of a head, a text of a head, everything; "none" subtracts nothing.
-SCOPES = ("token", "text", "batch", "none")
+# Over what the greatest exponent is taken: a token or a sequence of a head, or everything; "none" subtracts nothing.
+SCOPES = ("token", "sequence", "batch", "none")
 
 
 def random_features(
@@ -34,11 +34,11 @@ def random_features(
     """φ of x [B, T, H, D] with `weight` [M, D] and `offset` [M], neither of which gets a gradient: [B, T, H, M].
 
     Exponents are computed in float32 at least, the result has the dtype of `x`. Padded tokens (`mask` [B, T] zero) are
-    in no scope, and their features are zero. The kernel is differentiable once; where several exponents of a text are
-    the greatest, it gives the gradient to the first.
+    in no scope, and their features are zero. The kernel is differentiable once; where several exponents of a sequence
+    are the greatest, it gives the gradient to the first.
     """
     _check(x, weight, scope, offset, mask)
-    if not x.numel():  # a batch without texts has no greatest exponent
+    if not x.numel():  # a batch without sequences has no greatest exponent
         return x @ weight.detach().to(x.dtype).mT
     if choose("random_features", _KERNEL, backend, x.device, x=x, weight=weight).backend == "triton":
         assert _KERNEL is not None
@@ -62,7 +62,7 @@ def random_features(
 
 def _largest(exponents: Tensor, scope: str) -> Tensor:
     """The greatest of exponents [B, T, H, M] in each scope; zero where all of it is padding."""
-    over = {"token": (3,), "text": (1, 3), "batch": (0, 1, 2, 3)}[scope]
+    over = {"token": (3,), "sequence": (1, 3), "batch": (0, 1, 2, 3)}[scope]
     largest = exponents.amax(dim=over, keepdim=True)
     return largest.masked_fill(largest == -torch.inf, 0)
 

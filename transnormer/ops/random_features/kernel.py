@@ -23,13 +23,13 @@ from transnormer.ops.kernels.launch import (
 )
 from transnormer.ops.kernels.shared_memory import shared_memory_bytes
 
-_TOKEN, _TEXT, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
-_SCOPES = {"token": _TOKEN, "text": _TEXT, "none": _NONE, "batch": _BATCH}
+_TOKEN, _SEQUENCE, _NONE, _BATCH = range(4)  # to the kernels the last is as the second
+_SCOPES = {"token": _TOKEN, "sequence": _SEQUENCE, "none": _NONE, "batch": _BATCH}
 MAX_HEAD_DIM = 128
 MAX_FEATURES = 256
 _ROWS = 64
 # Numbers of shared memory that the backward takes for each one of the weight, at most.
-_KEPT_ON_CHIP = 3
+_KEPT_IN_SHARED_MEMORY = 3
 # With more weights than these, twice as many warps share the registers.
 _FEW_WEIGHTS = 128 * 64
 
@@ -44,16 +44,15 @@ def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = Non
     features = weight.shape[0]
     if features > MAX_FEATURES:
         return f"{features} features are above {MAX_FEATURES}"
-    if _KEPT_ON_CHIP * power_of_two(features) * power_of_two(x.shape[-1]) * x.element_size() > shared_memory_bytes(
-        x.device
-    ):
+    needed = _KEPT_IN_SHARED_MEMORY * power_of_two(features) * power_of_two(x.shape[-1]) * x.element_size()
+    if needed > shared_memory_bytes(x.device):
         return f"a weight of {features} features for heads of {x.shape[-1]} does not fit shared memory"
     return None
 
 
 @triton.jit
 def _tokens(X, MASK, length, xb, xt, xh, mb, R: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, MASKED: tl.constexpr):
-    """Rows of one text and head [R, BD], and which of them are real tokens."""
+    """Rows of one sequence and head [R, BD], and which of them are real tokens."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, BD)
     real = row < length
@@ -104,7 +103,7 @@ def _largest(
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, SHIFTED: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The greatest exponent of a program's tokens, into LARGEST [B, H, programs], and into WHERE which of a text's."""
+    """The greatest exponent of a program's tokens, into LARGEST [B, H, programs], and into WHERE its index."""
     x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
     exponents = _exponents(x, HIGH, LOW, OFFSET, scale, M, D, BM, BD, SHIFTED)
     exponents = tl.where(real[:, None], exponents, float("-inf"))
@@ -141,7 +140,7 @@ def _backward(
 ):  # fmt: skip
     """dx = scale·(Wᵀg - x̂·Σg) with g = dφ·(φ - ε); the greatest exponent of a token takes -Σg with it.
 
-    That of a text is in another program's token: here it is as if constant, SUMS [B, H, programs] takes Σg, and KEPT
+    That of a sequence is in another program's token: here it is constant, SUMS [B, H, programs] takes Σg, and KEPT
     [B, H, D] the dx of the token at WHERE before it is rounded.
     """
     x, real = _tokens(X, MASK, length, xb, xt, xh, mb, R, D, BD, MASKED)
@@ -170,9 +169,9 @@ def _backward(
     inside = (row[:, None] < length) & (column[None, :] < D)
     tl.store(DX + at * D + column[None, :], dx.to(DX.dtype.element_ty), mask=inside)
     if SCOPE == 1:
-        text = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-        there = (row == tl.load(WHERE + text) // M)[:, None] & inside
-        tl.store(KEPT + text * D + column[None, :] + tl.zeros((R, 1), tl.int32), dx, mask=there)
+        sequence = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+        there = (row == tl.load(WHERE + sequence) // M)[:, None] & inside
+        tl.store(KEPT + sequence * D + column[None, :] + tl.zeros((R, 1), tl.int32), dx, mask=there)
 
 
 def _parts(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -199,7 +198,7 @@ def _launch(
 def _largest_op(
     x: Tensor, high: Tensor, low: Tensor, offset: Tensor | None, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The greatest exponent of each text and head [B, H], minus infinity where there is no token, and t·M + feature."""
+    """The greatest exponent of each sequence and head [B, H], -inf where there is no token, and t·M + feature."""
     grid, told, options = _launch(x, high, offset, mask)
     largest = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
     where = torch.empty(largest.shape, dtype=torch.int32, device=x.device)
@@ -227,10 +226,10 @@ def _op(
     epsilon: float,
     scope: int,
 ) -> Tensor:
-    """φ of x; `largest` and `where` [B, H] are the greatest exponent of each text's scope and its place there."""
+    """φ of x; `largest` and `where` [B, H] are the greatest exponent of each sequence's scope and its index there."""
     grid, told, options = _launch(x, high, offset, mask)
     y = torch.empty((*x.shape[:3], high.shape[0]), dtype=x.dtype, device=x.device)
-    options["SCOPE"] = _TEXT if scope == _BATCH else scope
+    options["SCOPE"] = _SEQUENCE if scope == _BATCH else scope
     _forward[grid](x, high, low, offset, largest, mask, y, *told, scale, epsilon, **options)
     return y
 
@@ -255,26 +254,26 @@ def _backward_op(
 ) -> Tensor:
     grid, told, options = _launch(x, high, offset, mask)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    options["SCOPE"] = _TEXT if scope == _BATCH else scope
+    options["SCOPE"] = _SEQUENCE if scope == _BATCH else scope
 
-    def launch(place: Tensor | None, sums: Tensor | None, kept: Tensor | None) -> None:
+    def launch(index: Tensor | None, sums: Tensor | None, kept: Tensor | None) -> None:
         gradients = (dy.contiguous(), dx, sums, kept)
-        _backward[grid](x, high, low, offset, largest, place, mask, *gradients, *told, scale, **options)
+        _backward[grid](x, high, low, offset, largest, index, mask, *gradients, *told, scale, **options)
 
     if where is None:
         launch(None, None, None)
         return dx
     sums = torch.empty((*x.shape[::2], grid[0]), dtype=torch.float32, device=x.device)
     kept = torch.empty((*x.shape[::2], x.shape[3]), dtype=torch.float32, device=x.device)
-    # Among exponents that are no numbers there is no such place; the gradient is none either.
-    place = where.clamp(0, x.shape[1] * high.shape[0] - 1)
-    launch(place, sums, kept)
+    # Among exponents that are no numbers there is no such index; the gradient is none either.
+    index = where.clamp(0, x.shape[1] * high.shape[0] - 1)
+    launch(index, sums, kept)
     totals = sums.sum(dim=-1)
     if scope == _BATCH:
         totals = torch.where(where >= 0, totals.sum(), 0.0)
     # The greatest exponent of a scope is subtracted from all: its token takes what they lose. That may be nearly all
     # that it had, so the difference is rounded and not its parts.
-    token, feature = place // high.shape[0], place % high.shape[0]
+    token, feature = index // high.shape[0], index % high.shape[0]
     row, head = (torch.arange(size, device=x.device) for size in where.shape)
     weight = high[feature].float() + low[feature].float()
     dx[row[:, None], token, head] = (kept - (totals * scale).unsqueeze(-1) * weight).to(dx.dtype)
@@ -311,5 +310,5 @@ def random_features(
         places = torch.arange(largest.numel(), device=x.device).view_as(largest)
         where = torch.where(places == largest.argmax(), where, -1)
         largest = largest.amax().expand(largest.shape)
-    largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()  # a text without tokens
+    largest = largest.masked_fill(largest == -torch.inf, 0).contiguous()  # a sequence without tokens
     return _op(x, *parts, offset, largest, where, mask, scale, epsilon, _SCOPES[scope])

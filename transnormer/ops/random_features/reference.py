@@ -17,7 +17,7 @@ def random_features_reference(
     real = [
         (row, t, h) for row in range(x.shape[0]) for t in range(x.shape[1]) if mask[row, t] for h in range(x.shape[2])
     ]
-    exponents = {place: weight @ (scale * x[place]) + offset for place in real}
+    exponents = {index: weight @ (scale * x[index]) + offset for index in real}
     shared = defaultdict(list)
     for row, t, h in real:
         shared[_scope(scope, row, t, h)].append(exponents[row, t, h])
@@ -32,4 +32,4 @@ def random_features_reference(
 
 def _scope(scope: str, row: int, t: int, head: int) -> tuple[int, ...]:
     """What a token of a head shares its greatest exponent with."""
-    return {"none": (), "token": (row, t, head), "text": (row, head), "batch": ()}[scope]
+    return {"none": (), "token": (row, t, head), "sequence": (row, head), "batch": ()}[scope]

@@ -12,20 +12,20 @@ def rotate_reference(
     q: Tensor,
     k: Tensor,
     positions: Tensor,
-    rates: Tensor,
+    inverse_frequencies: Tensor,
     *,
     feature_map: str = "identity",
     reflection: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(Mφ(x)) · exp(i·position·rate) for x = q and k, M = I - 2nnᵀ the mirror along the reflection n."""
+    """(Mφ(x)) · exp(i·position·frequency) for x = q and k, M = I - 2nnᵀ the Householder reflection along n."""
     phi = feature_map_named(feature_map)
-    angles = positions[..., None].to(rates.dtype) * rates  # [T, D/2] or [B, T, D/2]
-    turns = torch.polar(torch.ones_like(angles), angles).unsqueeze(-2)
+    angles = positions[..., None].to(inverse_frequencies.dtype) * inverse_frequencies  # [T, D/2] or [B, T, D/2]
+    rotation = torch.polar(torch.ones_like(angles), angles).unsqueeze(-2)
     results = []
     for x in (q, k):
         x = phi(x)
         if reflection is not None:
             x = x @ (torch.eye(x.shape[-1]).to(reflection) - 2 * torch.outer(reflection, reflection))
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-        results.append(torch.view_as_real(pairs * turns).flatten(-2))
+        results.append(torch.view_as_real(pairs * rotation).flatten(-2))
     return results[0], results[1]

@@ -1,14 +1,16 @@
-"""Rotation and attention of a joined projection of queries, keys and values, whose gradient is joined as well.
+"""Rotation and attention, of packed queries, keys and values where a projection made them in one product.
 
-What `rotate` and one of the two attentions do one after the other. As one op it can write the gradients of queries,
-keys and values side by side, as the projection's matrix products take them; apart they would have to be copied there.
-Where the backward does not want them, queries and keys are turned as the attention reads them.
+Either of the paper's attentions behind `rotate`: the one place that decides what is fused. Of packed QKV one op can
+write the gradients of queries, keys and values side by side, as the backward of the projection takes them; apart they
+would have to be copied there. Where the backward does not want them, queries and keys are rotated as the attention
+reads them, and never lie in memory.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
@@ -17,65 +19,122 @@ from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tangents, check_qkv
+from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tangents, check_qkv, square_sums
 
 KINDS = ("norm", "softmax", "rela")
+QKV = Tensor | tuple[Tensor, Tensor, Tensor]  # packed [B, T, 3, H, D], or q, k and v, each [B, T, H, D]
 
 _KERNEL = load_kernel("rotated_attention")
 
 
+class Attended(NamedTuple):
+    """The output [B, T, H, D]; the state [B, H, D, D] and the square sums [B, T, H] of the output if asked for."""
+
+    out: Tensor
+    state: Tensor | None = None
+    square_sums: Tensor | None = None
+
+
+def unpacked(qkv: QKV) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, each [B, T, H, D]."""
+    if isinstance(qkv, tuple):
+        return qkv
+    q, k, v = qkv.unbind(dim=2)
+    return q, k, v
+
+
+def dtype_of(qkv: QKV) -> torch.dtype:
+    """The one dtype of queries, keys and values."""
+    return qkv[2].dtype if isinstance(qkv, tuple) else qkv.dtype
+
+
 def rotated_attention(
-    qkv: Tensor,
+    qkv: QKV,
     positions: Tensor,
-    rates: Tensor,
+    inverse_frequencies: Tensor | None = None,
     *,
     kind: str,
     causal: bool,
-    feature_map: str = "identity",
     reflection: Tensor | None = None,
+    feature_map: str = "identity",
     mask: Tensor | None = None,
+    state: Tensor | None = None,
+    return_state: bool = False,
     block_size: int = 64,
     dropout_p: float = 0.0,
     return_square_sums: bool = False,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, ...]:
-    """Attention of qkv [B, T, 3, H, D], with φ applied to queries and keys and both turned; returns [B, T, H, D].
+) -> Attended:
+    """Attention with φ applied to queries and keys, both rotated by their positions.
 
-    `kind` is `norm` (NormAttention without its norm), or `softmax` or `rela` (DiagAttention in blocks of `block_size`,
-    with dropout). Positions, rates and reflection are those of `rotate`, the mask and the square sums [B, T, H] those
-    of the attentions.
+    `kind` is `norm` (NormAttention without its norm, which may carry a state), or `softmax` or `rela` (DiagAttention in
+    blocks of `block_size`, with dropout). Positions, inverse frequencies and reflection are those of `rotate`; without
+    inverse frequencies there is no rotation. Mask, state and square sums are those of the attentions.
     """
-    if qkv.dim() != 5 or qkv.shape[2] != 3:
+    q, k, v = _checked(qkv, positions, kind, inverse_frequencies, reflection, mask, block_size, dropout_p)
+    phi = feature_map_named(feature_map)
+    carries = state is not None or return_state
+    if carries and kind != "norm":
+        raise ConfigError(f"rotated_attention: kind '{kind}' carries no state", "NormAttention does: kind='norm'")
+    if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries:
+        call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
+        if choose("rotated_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
+            assert _KERNEL is not None
+            check_no_tangents("rotated_attention", qkv, inverse_frequencies)
+            out, sums = _KERNEL.rotated_attention(
+                qkv,
+                positions,
+                inverse_frequencies,
+                kind=kind,
+                causal=causal,
+                feature_map=feature_map,
+                reflection=reflection,
+                mask=mask,
+                block_size=block_size,
+                dropout_p=dropout_p,
+                square_sums=return_square_sums and not torch.is_grad_enabled(),
+            )
+            return Attended(out, None, square_sums(out) if return_square_sums and sums is None else sums)
+    if inverse_frequencies is not None:
+        q, k = rotate(
+            q, k, positions, inverse_frequencies, feature_map=feature_map, reflection=reflection, backend=backend
+        )
+        feature_map = "identity"
+    options: dict[str, Any] = {
+        "causal": causal,
+        "mask": mask,
+        "return_square_sums": return_square_sums,
+        "backend": backend,
+    }
+    if kind == "norm":  # applies φ itself as it reads
+        results = norm_attention(q, k, v, feature_map=feature_map, state=state, return_state=return_state, **options)
+    else:
+        if inverse_frequencies is None:
+            q, k = phi(q), phi(k)
+        results = diag_attention(q, k, v, block_size=block_size, kind=kind, dropout_p=dropout_p, **options)
+    out, *rest = results if isinstance(results, tuple) else (results,)
+    return Attended(out, rest[0] if return_state else None, rest[-1] if return_square_sums else None)
+
+
+def _checked(
+    qkv: QKV,
+    positions: Tensor,
+    kind: str,
+    inverse_frequencies: Tensor | None,
+    reflection: Tensor | None,
+    mask: Tensor | None,
+    block_size: int,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, or an error that names the argument."""
+    if not isinstance(qkv, tuple) and (qkv.dim() != 5 or qkv.shape[2] != 3):
         raise ConfigError(f"rotated_attention: qkv must be [B, T, 3, H, D], got {list(qkv.shape)}")
     if kind not in KINDS:
         raise ConfigError(f"rotated_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
-    feature_map_named(feature_map)
-    q, k, v = qkv.unbind(dim=2)
+    q, k, v = unpacked(qkv)
     check_qkv("rotated_attention", q, k, v, mask)
-    check_rotation("rotated_attention", q, k, positions, rates, reflection)
+    if inverse_frequencies is not None:
+        check_rotation("rotated_attention", q, k, positions, inverse_frequencies, reflection)
     check_block_size("rotated_attention", block_size)
     check_dropout("rotated_attention", dropout_p)
-    call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
-    if choose("rotated_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
-        assert _KERNEL is not None
-        check_no_tangents("rotated_attention", qkv, rates)
-        out, square_sums = _KERNEL.rotated_attention(
-            qkv,
-            positions,
-            rates,
-            kind=kind,
-            causal=causal,
-            feature_map=feature_map,
-            reflection=reflection,
-            mask=mask,
-            block_size=block_size,
-            dropout_p=dropout_p,
-            square_sums=return_square_sums,
-        )
-        return out if square_sums is None else (out, square_sums)
-    q, k = rotate(q, k, positions, rates, feature_map=feature_map, reflection=reflection, backend=backend)
-    if kind == "norm":
-        attend = partial(norm_attention, feature_map="identity")
-    else:
-        attend = partial(diag_attention, block_size=block_size, kind=kind, dropout_p=dropout_p)
-    return attend(q, k, v, causal=causal, mask=mask, return_square_sums=return_square_sums, backend=backend)
+    return q, k, v

@@ -1,8 +1,8 @@
-"""Rotation and attention of a joined projection, from the kernels of `rotate`, `norm_attention` and `diag_attention`.
+"""Rotation and attention of packed QKV, from the kernels of `rotate`, `norm_attention` and `diag_attention`.
 
 The attention's backward writes the gradient of the values, and the rotation's those of queries and keys, into one
-tensor. What was turned is turned again in the backward where it is large. Where nothing turned is kept, the attention
-turns what it reads, and it never lies in memory; but a causal NormAttention has enough to do.
+tensor. Queries and keys are rotated again in the backward where they are large. Where nothing rotated is kept, the
+attention rotates what it reads, and it never lies in memory; but a causal NormAttention has enough to do.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import as_mask_bytes, empty_square_sums, kernel_op, near_rows
-from transnormer.ops.kernels.rotation import NOT_TURNED, Turning
+from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import Plan
-from transnormer.ops.rotate import kernel as rotation
+from transnormer.ops.rotate import kernel as rotate
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
-# Bytes of q from which the backward turns q and k again instead of keeping them: the projection is kept for v anyway,
-# so the turned ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64 MiB)
-# keeps them: 0.75 GiB, for about one percent of a step (an H200; reckoned from the forward's 63 us of memory traffic).
+# Bytes of q from which the backward rotates q and k again instead of keeping them: the projection is kept for v anyway,
+# so the rotated ones are two fifths of all that an attention keeps. The paper's language model at 65,536 tokens (64
+# MiB) keeps them: 0.75 GiB, for about one percent of a step (an H200; from the forward's 63 us of memory traffic).
 _WORTH_RECOMPUTING = 128 * 2**20
-# Columns of heads that are turned by the attention itself, by the bytes of a number: on an H200 that takes 0.46 to 0.87
-# of the time of a rotation and an attention (heads of 16 to 128 columns, bfloat16). In float32 wider ones would spill.
-_WIDEST_TURNED = {2: 128, 4: 32}
+# Columns of heads that the attention itself rotates, by the bytes of a number: on an H200 that takes 0.46 to 0.87 of
+# the time of a rotation and an attention (heads of 16 to 128 columns, bfloat16). In float32 wider ones would spill.
+_WIDEST_ROTATED_ON_LOAD = {2: 128, 4: 32}
 
 
 def why_not(
@@ -38,14 +38,14 @@ def why_not(
     if q is not None and q.shape[3] > norm.WIDEST_HEAD:
         return f"head size {q.shape[3]} is above {norm.WIDEST_HEAD}"
     attention = norm if kind == "norm" else diag
-    return rotation.why_not(device=device, q=q) or attention.why_not(device=device, q=q, v=v, **call)
+    return rotate.why_not(device=device, q=q) or attention.why_not(device=device, q=q, v=v, **call)
 
 
 @kernel_op("transnormer::rotated_attention")
 def _op(
     qkv: Tensor,
     positions: Tensor,
-    rates: Tensor,
+    inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
     seeds: Tensor | None,
@@ -57,18 +57,18 @@ def _op(
     keeps: bool,
     squared: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The output, and Σ out² if `squared`. For the backward: states of NormAttention; q and k turned, if `keeps`."""
+    """The output, and Σ out² if `squared`. For the backward: states of NormAttention; q and k rotated, if `keeps`."""
     q, k, v = qkv.unbind(dim=2)
-    turning = Turning(positions, rates, reflection)
-    if keeps or not _turns_as_it_reads(q, kind, causal):
-        q, k = rotation._op(q, k, positions, rates, reflection, phi)
-        phi, turning = _IDENTITY, NOT_TURNED
+    rotation = Rotation(positions, inverse_frequencies, reflection)
+    if keeps or not _rotates_on_load(q, kind, causal):
+        q, k = rotate._op(q, k, positions, inverse_frequencies, reflection, phi)
+        phi, rotation = _IDENTITY, NO_ROTATION
     if kind == "norm":
-        out, borders, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, turning)
+        out, boundaries, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, rotation)
     else:
-        out, squares = diag.attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, turning)
-        borders = _nothing(out)
-    return (out, squares, borders, q, k) if keeps else (out, squares, borders, _nothing(q), _nothing(q))
+        out, squares = diag.attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, rotation)
+        boundaries = _nothing(out)
+    return (out, squares, boundaries, q, k) if keeps else (out, squares, boundaries, _nothing(q), _nothing(q))
 
 
 def _nothing(like: Tensor) -> Tensor:
@@ -76,9 +76,9 @@ def _nothing(like: Tensor) -> Tensor:
     return torch.empty(0, dtype=like.dtype, device=like.device)
 
 
-def _turns_as_it_reads(q: Tensor, kind: str, causal: bool) -> bool:
+def _rotates_on_load(q: Tensor, kind: str, causal: bool) -> bool:
     """Whether the attention has registers left for cosines and sines."""
-    return q.shape[3] <= _WIDEST_TURNED[q.element_size()] and not (kind == "norm" and causal)
+    return q.shape[3] <= _WIDEST_ROTATED_ON_LOAD[q.element_size()] and not (kind == "norm" and causal)
 
 
 @_op.register_fake
@@ -86,24 +86,24 @@ def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
     q = qkv[:, :, 0]
     out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), empty_square_sums(q, squared)
-    borders = _nothing(out)
+    boundaries = _nothing(out)
     if kind == "norm":
         plan = Plan(q, q, mask, causal, phi)
-        borders = plan.states(q, plan.parts + 1 if causal else 1)
+        boundaries = plan.states(q, plan.segments + 1 if causal else 1)
     if not keeps:
-        return out, squares, borders, _nothing(q), _nothing(q)
-    return out, squares, borders, torch.empty_like(out), torch.empty_like(out)
+        return out, squares, boundaries, _nothing(q), _nothing(q)
+    return out, squares, boundaries, torch.empty_like(out), torch.empty_like(out)
 
 
 @kernel_op("transnormer::rotated_attention_backward")
 def _backward_op(
     qkv: Tensor,
     positions: Tensor,
-    rates: Tensor,
+    inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
     seeds: Tensor | None,
-    borders: Tensor,
+    boundaries: Tensor,
     yq: Tensor,
     yk: Tensor,
     do: Tensor,
@@ -115,31 +115,29 @@ def _backward_op(
     keeps: bool,
     learned: bool,
 ) -> tuple[Tensor, Tensor]:
-    """dqkv, and drates as float32 [D/2] (zeros unless `learned`)."""
+    """dqkv, and dfrequencies as float32 [D/2] (zeros unless `learned`)."""
     q, k, v = qkv.unbind(dim=2)
     if not keeps:
-        yq, yk = rotation._op(q, k, positions, rates, reflection, phi)
+        yq, yk = rotate._op(q, k, positions, inverse_frequencies, reflection, phi)
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     dq, dk, dv = dqkv.unbind(dim=2)
     dyq, dyk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     if kind == "norm":
-        norm.backward_into(
-            (dyq, dyk, dv), yq, yk, v, do, None, borders, mask, False, causal, _IDENTITY
-        )  # fmt: skip
+        norm.backward_into((dyq, dyk, dv), yq, yk, v, do, None, boundaries, mask, False, causal, _IDENTITY)
     else:
-        diag.backward_into(
-            (dyq, dyk, dv), yq, yk, v, do, mask, seeds, dropout_p, causal, block_size, kind
-        )  # fmt: skip
+        diag.backward_into((dyq, dyk, dv), yq, yk, v, do, mask, seeds, dropout_p, causal, block_size, kind)
     if phi == _IDENTITY:  # then the rotation's backward wants what the forward returned
         q, k = yq, yk
-    drates = rotation.backward_into((dq, dk), q, k, dyq, dyk, positions, rates, reflection, phi, learned)
-    return dqkv, drates
+    dfrequencies = rotate.backward_into(
+        (dq, dk), q, k, dyq, dyk, positions, inverse_frequencies, reflection, phi, learned
+    )
+    return dqkv, dfrequencies
 
 
 @_backward_op.register_fake
 def _(qkv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    drates = torch.empty(qkv.shape[4] // 2, dtype=torch.float32, device=qkv.device)
-    return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device), drates
+    dfrequencies = torch.empty(qkv.shape[4] // 2, dtype=torch.float32, device=qkv.device)
+    return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device), dfrequencies
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -155,8 +153,8 @@ def _differentiate(ctx: Any, do: Tensor | None, *_: None) -> tuple[Tensor | None
     if do is None:
         return (None,) * 13
     learned = ctx.needs_input_grad[2]
-    dqkv, drates = _backward_op(*ctx.saved_tensors, do, *ctx.call, learned)
-    return dqkv, None, drates if learned else None, *(None,) * 10
+    dqkv, dfrequencies = _backward_op(*ctx.saved_tensors, do, *ctx.call, learned)
+    return dqkv, None, dfrequencies if learned else None, *(None,) * 10
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -165,7 +163,7 @@ _op.register_autograd(_differentiate, setup_context=_save)
 def rotated_attention(
     qkv: Tensor,
     positions: Tensor,
-    rates: Tensor,
+    inverse_frequencies: Tensor,
     *,
     kind: str,
     causal: bool,
@@ -178,14 +176,15 @@ def rotated_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The kernels behind `transnormer.ops.rotated_attention`; the arguments have been checked there."""
     qkv = near_rows(in_autocast_dtype(qkv))
-    direction = None if reflection is None else reflection.float().contiguous()
+    reflection = None if reflection is None else reflection.float().contiguous()
     seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None
-    trains = torch.is_grad_enabled()
-    out, squares, *_ = _op(
+    size = qkv.numel() * qkv.element_size()  # `nbytes` is no symbol to a compiler
+    keeps = torch.is_grad_enabled() and size < 3 * _WORTH_RECOMPUTING
+    out, sums, *_ = _op(
         qkv,
         positions,
-        rates.float().contiguous(),
-        direction,
+        inverse_frequencies.float().contiguous(),
+        reflection,
         as_mask_bytes(mask),
         seeds,
         kind,
@@ -193,9 +192,7 @@ def rotated_attention(
         PHI_CODES[feature_map],
         block_size,
         dropout_p,
-        trains and qkv.numel() * qkv.element_size() < 3 * _WORTH_RECOMPUTING,  # `nbytes` is no symbol to a compiler
-        square_sums and not trains,
+        keeps,
+        square_sums,
     )
-    if square_sums and trains:  # of these the op knows no gradient
-        squares = out.float().square().sum(dim=-1)
-    return out, squares if square_sums else None
+    return out, sums if square_sums else None

@@ -1,7 +1,7 @@
 """Linear layers of few rows, several in one kernel: what a decode step computes between its attentions.
 
-With one token of each text a product is as long as its launch. On CUDA the layers that read the same rows share one
-kernel, which reads their weights where they are; joined weights would have to be copied, and copied again after every
+With one token of each sequence a product is as long as its launch. On CUDA the layers that read the same rows share one
+kernel, which reads their weights where they are; packed weights would have to be copied, and copied again after every
 change. There is no gradient.
 """
 

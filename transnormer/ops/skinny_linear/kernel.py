@@ -17,8 +17,8 @@ from transnormer.ops.kernels.launch import ANY_WIDTH, cannot_launch, kernel_op, 
 from transnormer.ops.kernels.shared_memory import launch
 
 MOST_ROWS = 64
-# Columns of a program, few, so that a narrow layer has programs for most of an H200's 132 multiprocessors; and inputs
-# at a time, of which all but the last few are on their way before the first product.
+# Columns of a program, few, so that a small layer has programs for most of an H200's 132 multiprocessors; and inputs at
+# a time, of which all but the last few are on their way before the first product.
 _COLUMNS, _INPUTS, _STAGES = 16, 256, 3
 
 
