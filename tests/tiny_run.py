@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.prepare import prepare
+from transnormer.train.learner import Learner
 
 STEPS = 12
 
@@ -81,3 +85,15 @@ def losses(run: Path) -> list[tuple[int, float]]:
 def evaluations(run: Path) -> list[tuple[int, dict[str, float]]]:
     """(step, metrics) of every eval line, in the order of the file."""
     return [(line["step"], line["metrics"]) for line in journal_lines(run, "eval")]
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
+    """Send ourselves a signal while a step (counted from 1) is made."""
+    advance = Learner.advance
+
+    def interrupted(self, at, batches):
+        if at < step <= at + len(batches):
+            os.kill(os.getpid(), number)
+        return advance(self, at, batches)
+
+    monkeypatch.setattr(Learner, "advance", interrupted)

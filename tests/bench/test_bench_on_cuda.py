@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from transnormer.bench import gpu_ops, shapes, speed
-from transnormer.bench.modes import CannotRun, Way, ready, warm_up
 from transnormer.bench.ops_summary import summarise
 from transnormer.bench.peers import chosen_peers
-from transnormer.bench.speed_cell import KINDS, Cell, measure_cell
+from transnormer.bench.speed_measurement import KINDS, Measurement, measure
 from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX
+from transnormer.step.execution import CannotRun, Execution
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -19,11 +19,11 @@ CUDA = torch.device("cuda")
 @pytest.mark.parametrize("setting", ["skyformer", "tiny"])
 @pytest.mark.parametrize("method", ["t2", "vanilla"])
 def test_a_whole_step_is_one_graph(method, setting):
-    """Its loss and logits are held against eager PyTorch before it is timed (`speed_cell`)."""
+    """Its loss and logits are held against eager PyTorch before it is timed (`speed_measurement`)."""
     for kind in KINDS:
         for compiled in (True, False):
-            cell = Cell(setting, CUDA, method, 256, kind, Way("graph", compiled))
-            numbers = measure_cell(cell)
+            execution = Execution("cuda_graph", CUDA, bf16=True, compiled=compiled)
+            numbers = measure(Measurement(setting, method, 256, kind, execution))
             assert numbers["steps_per_second"] > 0
             assert numbers["peak_bytes"] > 0
             assert ("tokens_per_second" in numbers) == (setting == "tiny" and kind == "train")
@@ -33,7 +33,7 @@ def test_nothing_stays_behind():
     """A measurement frees its graph, compiled code and memory."""
     sizes = []
     for _ in range(2):
-        measure_cell(Cell("skyformer", CUDA, "t2", 256, "train", Way("graph", True)))
+        measure(Measurement("skyformer", "t2", 256, "train", Execution("cuda_graph", CUDA, bf16=True)))
         torch.cuda.synchronize()
         sizes.append(torch.cuda.memory_reserved())
     assert sizes[1] <= sizes[0] + 2**21
@@ -45,17 +45,17 @@ def test_a_step_that_waits_is_refused_and_does_no_harm():
     def waits():
         return x * float(x.sum())
 
-    warm_up(waits, Way("graph", False))
+    graph = Execution("cuda_graph", CUDA, compiled=False)
     with pytest.raises(CannotRun, match="waits for the GPU"):
-        ready(waits, Way("graph", False))
-    replay = ready(lambda: x + torch.rand_like(x), Way("graph", False))
+        graph.prepare(waits)
+    replay = graph.prepare(lambda: x + torch.rand_like(x))
     assert not torch.equal(replay().clone(), replay())
 
 
 def test_rows_say_how_they_were_run():
-    (row,) = speed.measure_speed("skyformer", ["t2"], [256], CUDA, mode="graph", limit=3000)
-    assert (row["train_mode"], row["inference_mode"]) == ("graph", "graph")
-    assert row["train_compiled"], row.get("train_instead_of")
+    (row,) = speed.measure_speed("skyformer", ["t2"], [256], CUDA, execution="cuda_graph", limit=3000)
+    assert row["train_execution"] == "cuda_graph", row.get("train_instead_of")
+    assert row["inference_execution"] == "cuda_graph", row.get("inference_instead_of")
 
 
 @pytest.mark.parametrize("case", CASES)

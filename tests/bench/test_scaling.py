@@ -54,14 +54,14 @@ def test_language_models_have_a_table_of_tokens():
     assert "| vanilla | 512 | – | – | – | – |" in table
 
 
-def test_the_table_says_what_ran_in_another_mode_and_why():
+def test_the_table_says_what_ran_in_another_execution_and_why():
     speed = {"train_steps_per_second": 8.0, "inference_steps_per_second": 20.0}
-    graph = {"train_mode": "graph", "train_compiled": True, "inference_mode": "graph", "inference_compiled": True}
+    graph = {"train_execution": "cuda_graph", "inference_execution": "cuda_graph"}
     fallen = {
-        "train_mode": "eager",
-        "train_instead_of": {"graph of compiled kernels": "waits for the GPU: X"},
-        "inference_compiled": False,
-        "inference_instead_of": {"graph of compiled kernels": "does not compile: Y"},
+        "train_execution": "eager",
+        "train_instead_of": {"cuda_graph": "waits for the GPU: X"},
+        "inference_execution": "cuda_graph of eager kernels",
+        "inference_instead_of": {"cuda_graph": "does not compile: Y"},
     }
     rows = [
         {"method": "t2", "length": 1024, **speed, **graph},
@@ -72,9 +72,8 @@ def test_the_table_says_what_ran_in_another_mode_and_why():
     ]
     _, _, remarks = markdown(rows, exponents(rows)).split("\n\n")
     assert remarks.splitlines() == [
-        "- reformer, train: eager. Not as graph of compiled kernels: waits for the GPU: X (T = 1,024, 2,048)",
-        "- reformer, inference: graph of eager kernels. Not as graph of compiled kernels: does not compile: Y "
-        "(T = 1,024, 2,048)",
+        "- reformer, train: eager. Not as cuda_graph: waits for the GPU: X (T = 1,024, 2,048)",
+        "- reformer, inference: cuda_graph of eager kernels. Not as cuda_graph: does not compile: Y (T = 1,024, 2,048)",
         "- t2, train: failed (out of memory). Not as eager: out of memory (T = 2,048)",
         "- t2, inference: failed (out of memory). Not as eager: out of memory (T = 2,048)",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transnormer.bench.speed_shell import SETTINGS, build_model, make_batch
+from transnormer.bench.speed_models import SETTINGS, FixedBatch, build_model
 from transnormer.models.presets import METHODS
 
 
@@ -13,7 +13,7 @@ from transnormer.models.presets import METHODS
 def test_a_step_is_one_graph_under_autocast(method: str) -> None:
     """To the part of the compiler that reads Python; what it makes of it must give the same loss."""
     model = build_model(SETTINGS["skyformer"], method, 256).eval()  # without dropout
-    batch = {name: values[:2] for name, values in make_batch(SETTINGS["skyformer"], 256, torch.device("cpu")).items()}
+    batch = {name: values[:2] for name, values in FixedBatch(SETTINGS["skyformer"], 256).batch.items()}
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="eager")
     with torch.autocast("cpu", torch.bfloat16):
         losses = []

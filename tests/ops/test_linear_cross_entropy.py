@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transnormer.errors import ConfigError
-from transnormer.ops import linear_cross_entropy
+from transnormer.ops import linear_cross_entropy, linear_cross_entropy_and_hits
 from transnormer.ops.linear_cross_entropy import _TORCH
-from transnormer.ops.linear_cross_entropy.chunked import rows_per_chunk, score_rows, walk
+from transnormer.ops.linear_cross_entropy.chunked import rows_per_chunk, scan, score_rows
 from transnormer.ops.linear_cross_entropy.reference import linear_cross_entropy_reference
 
 
@@ -136,12 +136,29 @@ def test_only_what_is_needed_is_computed(monkeypatch: pytest.MonkeyPatch):
         score_rows(*call)
 
     for needs, shapes in (
-        ([False, True, False], [(), (0,), (30, 12), (0,)]),
-        ([False, False, False], [(), (0,), (0,), (0,)]),
+        ([False, True, False], [(), (), (0,), (30, 12), (0,)]),
+        ([False, False, False], [(), (), (0,), (0,), (0,)]),
     ):
-        results = walk(score, *plain, targets, -100, 12, torch.float64, needs)
+        results = scan(score, *plain, targets, -100, 12, torch.float64, needs)
         assert [tuple(result.shape) for result in results] == shapes
     assert scored == [True, True, False, False]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("vocabulary", [1, 64, 257])
+def test_hits_are_those_of_argmax(vocabulary, bias):
+    inputs, targets = problem(200, vocabulary, bias=bias)
+    x, weight, b = (None if tensor is None else tensor.detach() for tensor in inputs)
+    with torch.no_grad():
+        x, weight = x.round(), weight.round()  # many logits are equal, of which the first counts
+        b = None if b is None else b.round()
+        logits = F.linear(x, weight, b)
+    targets[::2] = logits.argmax(dim=1)[::2]
+    loss, hits = linear_cross_entropy_and_hits(x, weight, b, targets, chunk_size=30)
+    assert hits == (logits.argmax(dim=1) == targets).sum()
+    torch.testing.assert_close(loss, linear_cross_entropy_reference(x, weight, b, targets))
+    _, of_ignored = linear_cross_entropy_and_hits(x, weight, b, torch.full_like(targets, -100))
+    assert of_ignored == 0
 
 
 def test_gradients_of_some_inputs_only():
@@ -219,14 +236,14 @@ def test_the_logits_are_never_in_memory_as_a_whole():
         linear_cross_entropy_reference(x, weight, None, targets)
     assert plain.numel >= 2000 * 1003
     with LargestTensor() as ours:
-        walk(score_rows, x, weight, None, targets, -100, 50, torch.float32, [True, True, False])
-    assert ours.numel == 50 * 1024  # rows of the buffer are padded to 64 numbers
+        scan(score_rows, x, weight, None, targets, -100, 50, torch.float32, [True, True, False])
+    assert ours.numel == 50 * 1024  # columns are padded to a multiple of 64
 
 
 def test_chunks_suit_the_device_and_the_vocabulary():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert rows_per_chunk(50_304, torch.bfloat16, gpu) == 8192
-    assert rows_per_chunk(267_744, torch.bfloat16, gpu) == 2048
+    assert rows_per_chunk(267_744, torch.bfloat16, gpu) == 4096  # fewer would leave most of a GPU idle in dx
     assert rows_per_chunk(50_304, torch.float32, cpu) == 256
     assert rows_per_chunk(256, torch.bfloat16, gpu) >= 65_536
     assert rows_per_chunk(2**40, torch.float32, cpu) == 1

@@ -10,7 +10,7 @@ import torch
 from kernel_cases import FLOOR, outputs_and_gradients, passes_in_the_interpreter, relative
 
 from transnormer.errors import ConfigError
-from transnormer.ops import linear_cross_entropy
+from transnormer.ops import linear_cross_entropy, linear_cross_entropy_and_hits
 from transnormer.ops.backend import explain
 from transnormer.ops.linear_cross_entropy.reference import linear_cross_entropy_reference
 
@@ -93,7 +93,7 @@ def test_extreme_logits(dtype):
     """Large exponents; -inf for what is impossible, also in lanes that see nothing else; NaN in a row to be ignored."""
     from transnormer.ops.linear_cross_entropy.kernel import score_rows
 
-    buffer = torch.full((4, 320), torch.nan, device=DEVICE, dtype=dtype)
+    buffer = torch.full((4, 320), 5e4, device=DEVICE, dtype=dtype)  # padding must not count, whatever it holds
     logits = buffer[:, :300]
     logits[0] = torch.linspace(-6e4, 6e4, 300)
     logits[1], logits[1, 299] = -torch.inf, 3.0
@@ -103,12 +103,30 @@ def test_extreme_logits(dtype):
     targets = torch.tensor([298, 299, -100, 7], device=DEVICE)
     losses = torch.nn.functional.cross_entropy(exact, targets, reduction="none")
     (gradient,) = torch.autograd.grad(losses.sum(), exact)
-    found = torch.empty(4, device=DEVICE)
-    score_rows(logits, None, targets, found, -100, True)
+    found, hits = torch.empty(4, device=DEVICE), torch.empty(4, dtype=torch.int32, device=DEVICE)
+    score_rows(buffer, None, targets, found, hits, -100, 300, False)
+    torch.testing.assert_close(found.double(), losses.detach(), rtol=1e-3, atol=1e-5)
+    assert hits.tolist() == [0, 1, 0, 0]  # of equal logits the first is the argmax
+    score_rows(buffer, None, targets, found, hits[:0], -100, 300, True)
     torch.testing.assert_close(found.double(), losses.detach(), rtol=1e-3, atol=1e-5)
     assert logits[2].eq(0).all()
+    assert buffer[:, 300:].eq(0).all()
     kept = [0, 1, 3]
     torch.testing.assert_close(logits.double()[kept], gradient[kept], rtol=1e-2, atol=1e-6)
+
+
+@here
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_hits_are_those_of_argmax(dtype):
+    (x, weight, bias), _ = problem(60, 16, 300, dtype, bias=True)
+    x, weight, bias = x.round(), weight.round(), bias.round()  # exact in half precision, with many equal logits
+    best = torch.nn.functional.linear(x.double(), weight.double(), bias.double()).argmax(dim=1)
+    targets = torch.where(torch.arange(60, device=DEVICE) % 2 == 0, best, (best + 1) % 300)
+    targets[::6] = -100
+    loss, hits = linear_cross_entropy_and_hits(x, weight, bias, targets, chunk_size=16, backend="triton")
+    assert hits == 20
+    expected = linear_cross_entropy_reference(x.double(), weight.double(), bias.double(), targets)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-3, atol=0)
 
 
 @here

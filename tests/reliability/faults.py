@@ -48,31 +48,30 @@ def slow(seconds: float) -> None:
     """Make every step take at least so long, for whoever wants to aim at it from outside."""
     from transnormer.train.learner import Learner
 
-    gradients = Learner.gradients
+    advance = Learner.advance
 
-    def delayed(self: Any, step: int, batch_index: int) -> Any:
+    def delayed(self: Any, step: int, batches: Any) -> Any:
         time.sleep(seconds)
-        return gradients(self, step, batch_index)
+        return advance(self, step, batches)
 
-    Learner.gradients = delayed  # type: ignore[method-assign]
+    Learner.advance = delayed  # type: ignore[method-assign]
 
 
 def poison_batch(step: int) -> None:
     """Make one parameter's gradient NaN when the batch of a step is met, as an overflow in one layer would."""
     import torch
 
-    from transnormer.train.learner import Learner
+    from transnormer.step.training import TrainingStep
 
-    micro_batches = Learner.micro_batches
+    feeds_of = TrainingStep._feeds_of
 
     def poisoned(self: Any, batch_index: int) -> Any:
-        batches = micro_batches(self, batch_index)
         if batch_index + 1 == step:
             weight = next(self.model.parameters())
             weight.register_hook(lambda gradient: torch.full_like(gradient, float("nan")))
-        return batches
+        return feeds_of(self, batch_index)
 
-    Learner.micro_batches = poisoned  # type: ignore[method-assign]
+    TrainingStep._feeds_of = poisoned  # type: ignore[method-assign]
 
 
 def _watch_save(run: str, step: int, act: Callable[[int, str], None]) -> None:

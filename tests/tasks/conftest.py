@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
@@ -29,6 +30,11 @@ class Bigram(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
         self.lengths.append(tuple(input_ids.shape))
         return SimpleNamespace(logits=self.table[input_ids])
+
+    def score_targets(self, input_ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self(input_ids).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return loss, (logits.argmax(dim=-1) == targets).sum()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scoring import sums_of
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.prepare import prepare
@@ -63,7 +64,7 @@ def test_every_token_but_the_first_is_scored_exactly_once(
             writer.append("valid", ids, num_bytes=3 * tokens, num_words=tokens)
     config = {"data": {"store": str(path), "sequence_length": length}, "train": {"batch_size": batch_size}}
     task, model = CausalLM(RunConfig.model_validate(config)), bigram_class(11)
-    shares = [task.evaluate(model, "valid", "cpu", rank, world_size) for rank in range(world_size)]
+    shares = [sums_of(task, model, "valid", rank, world_size) for rank in range(world_size)]
     sums = {name: sum(share[name] for share in shares) for name in shares[0]}
 
     log_p = model.table.log_softmax(-1).detach()
@@ -79,29 +80,29 @@ def test_every_token_but_the_first_is_scored_exactly_once(
 
 
 def test_windows_do_not_overlap_and_only_the_last_is_shorter(configure, bigram):
-    CausalLM(configure()).evaluate(bigram, "valid", "cpu")
-    # 999 targets are 31 windows of 32 in batches of 4, and one of 7
-    assert bigram.lengths == [(4, 32)] * 7 + [(3, 32), (1, 7)]
+    sums_of(CausalLM(configure()), bigram, "valid")
+    # 999 targets are 31 windows of 32 in batches of 8, twice those of training, and one of 7
+    assert bigram.lengths == [(8, 32)] * 3 + [(7, 32), (1, 7)]
 
 
 def test_context_restarts_at_each_window(configure):
     """A model that sees everything before a token sees nothing of the window before."""
 
     class Recorder(torch.nn.Module):
-        def forward(self, input_ids):
+        def score_targets(self, input_ids, targets):
             seen.extend(input_ids.tolist())
-            return type("Output", (), {"logits": torch.zeros(*input_ids.shape, 259)})
+            return torch.zeros(2)
 
     seen: list[list[int]] = []
     task = CausalLM(configure())
-    task.evaluate(Recorder(), "valid", "cpu")
+    sums_of(task, Recorder(), "valid")
     tokens = stream(task, "valid").tolist()
     assert seen == [tokens[start : min(start + 32, 999)] for start in range(0, 999, 32)]
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(configure, bigram):
     bigram.table.data.zero_()
-    metrics = CausalLM(configure()).metrics(CausalLM(configure()).evaluate(bigram, "valid", "cpu"))
+    metrics = CausalLM(configure()).metrics(sums_of(CausalLM(configure()), bigram, "valid"))
     assert metrics["perplexity"] == pytest.approx(259, rel=1e-5)
     assert metrics["bits_per_byte"] == pytest.approx(math.log2(259), rel=1e-6)
     assert metrics["loss"] == pytest.approx(math.log(259), rel=1e-6)
@@ -109,14 +110,14 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(configure, bigram)
 
 def test_eval_windows_limits_what_is_scored_and_what_is_counted(configure, bigram):
     task = CausalLM(configure(eval_windows=5))
-    sums = task.evaluate(bigram, "valid", "cpu")
+    sums = sums_of(task, bigram, "valid")
     assert sums["targets"] == sums["bytes"] == 160
     words = task.store.splits["valid"].words
     assert sums["words"] == pytest.approx(words * 160 / 1000)
     assert "first 5 windows" in task.protocol
-    shares = [task.evaluate(bigram, "valid", "cpu", rank, 2)["targets"] for rank in range(2)]
+    shares = [sums_of(task, bigram, "valid", rank, 2)["targets"] for rank in range(2)]
     assert shares == [96, 64]
-    more = CausalLM(configure(eval_windows=10_000)).evaluate(bigram, "valid", "cpu")
+    more = sums_of(CausalLM(configure(eval_windows=10_000)), bigram, "valid")
     assert more["targets"] == 999
 
 
@@ -124,7 +125,7 @@ def test_the_model_is_left_as_it_was(configure, bigram):
     task = CausalLM(configure())
     for training in (True, False):
         bigram.train(training)
-        task.evaluate(bigram, "valid", "cpu")
+        sums_of(task, bigram, "valid")
         assert bigram.training is training
     assert bigram.table.grad is None
 
@@ -172,7 +173,7 @@ def test_a_store_of_bare_ids_has_no_scores_per_byte_or_word(tmp_path: Path, bigr
         for split in ("train", "valid"):
             writer.append(split, np.arange(100) % 11)
     task = CausalLM(RunConfig.model_validate({"data": {"store": str(tmp_path / "ids"), "sequence_length": 8}}))
-    metrics = task.metrics(task.evaluate(bigram_class(11), "valid", "cpu"))
+    metrics = task.metrics(sums_of(task, bigram_class(11), "valid"))
     assert set(metrics) == {"loss", "perplexity", "accuracy"}
     assert task.primary_metric in metrics
     task.save_assets(tmp_path)  # there is no tokenizer to save, and that is no error
@@ -189,7 +190,7 @@ def test_the_model_fits_the_store(configure, tmp_path: Path):
     assert (model.config.eos_token_id, model.config.pad_token_id) == (257, 256)
     loss = task.loss_sum(model, task.train_batch([0, 1]))
     assert 3 < loss.item() / 64 < 9
-    metrics = task.metrics(task.evaluate(model, "valid", "cpu"))
+    metrics = task.metrics(sums_of(task, model, "valid"))
     assert set(metrics) == {"loss", "perplexity", "word_perplexity", "bits_per_byte", "accuracy"}
     json.dumps(metrics)
 
@@ -212,7 +213,7 @@ def test_data_that_cannot_be_trained_on(configure, byte_store: Path, bigram):
     with pytest.raises(DataError, match=r"train split has .* tokens, too few for one window of 100000"):
         CausalLM(configure(sequence_length=100_000))
     with pytest.raises(DataError, match="has no 'test' split"):
-        CausalLM(configure()).evaluate(bigram, "test", "cpu")
+        sums_of(CausalLM(configure()), bigram, "test")
     shard = bytearray((byte_store / "valid-00000.bin").read_bytes())
     shard[0] ^= 1
     (byte_store / "valid-00000.bin").write_bytes(shard)

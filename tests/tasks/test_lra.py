@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lra_files import SOURCES, lra_config, write_pairs
+from scoring import sums_of
 from torch import Tensor, nn
 
 from transnormer.config.load import load_config
@@ -51,7 +52,7 @@ def test_scores_counted_by_hand(lra_store: Stores, task: str):
     split, model = arena.store.split("test"), ByLength(arena.store.num_labels)
     logits = torch.tensor([model.logits(int(length)) for length in split.lengths[:, 0]])
     labels = torch.from_numpy(split.labels)
-    metrics = arena.metrics(arena.evaluate(model, "test", "cpu"))
+    metrics = arena.metrics(sums_of(arena, model, "test"))
     assert metrics["accuracy"] == pytest.approx((logits.argmax(dim=1) == labels).float().mean().item())
     assert metrics["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
 
@@ -60,11 +61,11 @@ def test_scores_counted_by_hand(lra_store: Stores, task: str):
 def test_the_ranks_together_score_every_example_once(lra_store: Stores, task: str):
     arena = build(lra_store, task)
     model = arena.build_model()
-    whole = arena.evaluate(model, "test", "cpu")
-    parts = [arena.evaluate(model, "test", "cpu", rank, 3) for rank in range(3)]
+    whole = sums_of(arena, model, "test")
+    parts = [sums_of(arena, model, "test", rank, 3) for rank in range(3)]
     assert whole["examples"] == len(arena.store.split("test"))
     assert {name: sum(part[name] for part in parts) for name in whole} == pytest.approx(whole, rel=1e-4)
-    other = build(lra_store, task, train__micro_batch_size=1).evaluate(model, "test", "cpu")
+    other = sums_of(build(lra_store, task, train__micro_batch_size=1), model, "test")
     assert other == pytest.approx(whole, rel=1e-4)
 
 
@@ -113,14 +114,14 @@ def test_batches_are_as_long_as_their_longest(lra_store: Stores):
     assert batch["input_ids"].shape == (2, 4000)
     assert batch["attention_mask"].sum(dim=1).tolist() == [examples.lengths[0, 0], 4000]
     assert (batch["input_ids"][0, examples.lengths[0, 0] :] == 0).all()
-    arena.evaluate(model, "test", "cpu")
+    sums_of(arena, model, "test")
     assert model.widths == sorted(model.widths)  # so little is padded because neighbours are of similar length
 
 
 def test_a_limited_validation_never_limits_the_test(lra_store: Stores):
     arena = build(lra_store, "lra/listops", lra__valid_examples=3)
-    assert arena.evaluate(ByLength(10), "valid", "cpu")["examples"] == 3
-    assert arena.evaluate(ByLength(10), "test", "cpu")["examples"] == 6
+    assert sums_of(arena, ByLength(10), "valid")["examples"] == 3
+    assert sums_of(arena, ByLength(10), "test")["examples"] == 6
     assert "3 validation examples" in arena.protocol
 
 
@@ -246,7 +247,7 @@ def test_compat_validates_text_on_its_test_set(lra_store: Stores):
     assert joined.lengths.tolist() == store.split("train").lengths.tolist() + store.split("valid").lengths.tolist()
     compat.train_batch(range(20))
     model = honest.build_model()
-    assert compat.evaluate(model, "valid", "cpu") == compat.evaluate(model, "test", "cpu")
+    assert sums_of(compat, model, "valid") == sums_of(compat, model, "test")
     assert "validated on the test set" in compat.protocol
     assert "checkpoint chosen on the test split, then scored on the test split again" in compat.protocol
     assert "checkpoint chosen on the validation split, test split scored once with it" in honest.protocol

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scoring import sums_of
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.sampling import TRAIN_MASKING, generator
@@ -100,7 +101,7 @@ def test_masks_are_dynamic(configure):
 
 def test_evaluation_masks_are_the_same_in_every_run(configure, bigram):
     sums = [
-        MaskedLM(configure("masked_lm", seed=seed, batch_size=size)).evaluate(bigram, "valid", "cpu")
+        sums_of(MaskedLM(configure("masked_lm", seed=seed, batch_size=size)), bigram, "valid")
         for seed, size in ((0, 4), (9, 3))
     ]
     assert sums[0]["targets"] == sums[1]["targets"]
@@ -130,7 +131,7 @@ def test_evaluation_by_hand_and_over_ranks(configure, bigram):
             correct += int(log_p[inputs[place]].argmax()) == expected[place]
             targets += 1
     for world_size in (1, 3):
-        shares = [task.evaluate(bigram, "valid", "cpu", rank, world_size) for rank in range(world_size)]
+        shares = [sums_of(task, bigram, "valid", rank, world_size) for rank in range(world_size)]
         sums = {name: sum(share[name] for share in shares) for name in shares[0]}
         assert (sums["targets"], sums["correct"]) == (targets, correct)
         assert sums["loss"] == pytest.approx(loss, rel=1e-5)
@@ -172,14 +173,14 @@ def test_the_model_is_bidirectional_and_learns(configure):
     torch.manual_seed(0)
     model = task.build_model()
     assert not model.config.causal
-    before = task.metrics(task.evaluate(model, "valid", "cpu"))
+    before = task.metrics(sums_of(task, model, "valid"))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(30):
         batch = task.train_batch(range(8 * step, 8 * step + 8))
         (task.loss_sum(model, batch) / task.targets_in(batch)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    after = task.metrics(task.evaluate(model, "valid", "cpu"))
+    after = task.metrics(sums_of(task, model, "valid"))
     assert set(after) == {"loss", "perplexity", "accuracy"}
     assert after["perplexity"] < 0.5 * before["perplexity"]
 

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import STEPS, losses, tiny_config
+from tiny_run import STEPS, losses, stop_at, tiny_config
 
 from transnormer.errors import Preempted
-from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    update = Learner.update
-
-    def interrupted(self: Learner, at: int) -> None:
-        update(self, at)
-        if at + 1 == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Learner, "update", interrupted)
 
 
 @pytest.mark.slow
@@ -33,7 +19,7 @@ def test_a_compiled_run_learns_the_same_and_resumes(store: Path, tmp_path: Path,
     plain = tiny_config(store, model__dropout=0.0)
     train(plain, tmp_path / "plain", show=False)
     compiled = tiny_config(store, model__dropout=0.0, train__execution="compile")
-    stop_after(monkeypatch, 5)
+    stop_at(monkeypatch, 5)
     with pytest.raises(Preempted):
         train(compiled, tmp_path / "compiled", show=False)
     monkeypatch.undo()
@@ -54,7 +40,7 @@ def test_a_run_on_a_gpu_resumes_where_it_was(precision: str, store: Path, tmp_pa
     whole = train(config, tmp_path / "whole", show=False)
     assert whole["device"] == "cuda"
     assert whole["precision"] == ("bf16" if precision == "auto" else "float32")
-    stop_after(monkeypatch, 5)
+    stop_at(monkeypatch, 5)
     with pytest.raises(Preempted):
         train(config, tmp_path / "run", show=False)
     monkeypatch.undo()

@@ -10,27 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import STEPS, evaluations, journal_lines, losses, tiny_config, weights_hash
+from tiny_run import STEPS, evaluations, journal_lines, losses, stop_at, tiny_config, weights_hash
 
 from transnormer.config.load import config_hash
+from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError, Preempted
+from transnormer.step.evaluation import Evaluation
+from transnormer.step.execution import Execution
+from transnormer.step.training import StepOutcome, TrainingStep
 from transnormer.tasks.causal_lm import CausalLM
+from transnormer.tasks.contract import Feeds
+from transnormer.tasks.masked_lm import MaskedLM
+from transnormer.tasks.registry import build_task
 from transnormer.train import checkpoint
-from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
-from transnormer.train.ranks import Ranks
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
-    """Send ourselves a signal while the gradients of `step` (counted from 1) are computed."""
-    gradients = Learner.gradients
-
-    def interrupted(self, at, batch_index):
-        if at + 1 == step:
-            os.kill(os.getpid(), number)
-        return gradients(self, at, batch_index)
-
-    monkeypatch.setattr(Learner, "gradients", interrupted)
 
 
 def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path) -> None:
@@ -155,13 +148,13 @@ def test_interrupted_run_counts_time_and_tokens_once(store: Path, tmp_path: Path
 
 
 def test_signal_during_an_evaluation_defers_it_to_the_resumed_run(store, undisturbed, tmp_path, monkeypatch) -> None:
-    evaluate = CausalLM.evaluate
+    evaluate = Evaluation.sums
 
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(self, *arguments)
 
-    monkeypatch.setattr(CausalLM, "evaluate", interrupted)
+    monkeypatch.setattr(Evaluation, "sums", interrupted)
     with pytest.raises(Preempted, match="after step 6"):
         train(tiny_config(store), tmp_path / "run", show=False)
     assert journal_lines(tmp_path / "run", "eval") == []
@@ -196,6 +189,15 @@ def test_checkpoint_of_another_config_names_the_keys(store: Path, tmp_path: Path
     assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir()
 
 
+def first_step(config: RunConfig) -> tuple[TrainingStep, StepOutcome, torch.Tensor]:
+    """A step, and what its first batch gives: loss and norm, and all gradients as one vector."""
+    torch.manual_seed(0)
+    task = build_task(config)
+    step = TrainingStep(task.build_model(), Feeds(task), config, Execution("eager", torch.device("cpu")))
+    (outcome,) = step.advance(0, [0])
+    return step, outcome, step.optimizer.gradients.clone()
+
+
 def test_micro_batches_do_not_change_the_gradient(store: Path) -> None:
     """With padding-free windows the targets are equal, so masked_lm, where they are not, is the real test."""
     for task in ("causal_lm", "masked_lm"):
@@ -204,28 +206,22 @@ def test_micro_batches_do_not_change_the_gradient(store: Path) -> None:
             config = tiny_config(
                 store, task=task, train__micro_batch_size=size, model__dropout=0.0, optim__clip_norm=None
             )
-            learner = Learner(config, Ranks(config.train))
-            gradients = learner.gradients(0, 0)
-            found.append((gradients, [parameter.grad.clone() for parameter in learner.model.parameters()]))
-        for gradients, tensors in found[1:]:
-            assert gradients.loss == pytest.approx(found[0][0].loss, rel=1e-6)
-            assert gradients.norm == pytest.approx(found[0][0].norm, rel=1e-4)
-            for ours, first in zip(tensors, found[0][1], strict=True):
-                torch.testing.assert_close(ours, first, rtol=1e-3, atol=1e-6)
+            found.append(first_step(config)[1:])
+        for outcome, gradients in found[1:]:
+            assert outcome.loss == pytest.approx(found[0][0].loss, rel=1e-6)
+            assert outcome.grad_norm == pytest.approx(found[0][0].grad_norm, rel=1e-4)
+            torch.testing.assert_close(gradients, found[0][1], rtol=1e-3, atol=1e-6)
 
 
 def test_the_gradient_is_that_of_the_mean_over_targets(store: Path) -> None:
-    config = tiny_config(store, task="masked_lm", model__dropout=0.0, optim__clip_norm=None)
-    learner = Learner(config, Ranks(config.train))
-    gradients = learner.gradients(0, 0)
-    ours = [parameter.grad.clone() for parameter in learner.model.parameters()]
-    batch = learner.task.train_batch(range(4))
-    learner.model.zero_grad()
-    mean = learner.task.loss_sum(learner.model, batch) / learner.task.targets_in(batch)
-    mean.backward()
-    assert gradients.loss == pytest.approx(mean.item(), rel=1e-6)
-    for parameter, grad in zip(learner.model.parameters(), ours, strict=True):
-        torch.testing.assert_close(parameter.grad, grad, rtol=1e-3, atol=1e-6)
+    config = tiny_config(store, task="masked_lm", model__dropout=0.0, optim__clip_norm=None, optim__lr=1e-30)
+    step, outcome, gradients = first_step(config)
+    task = MaskedLM(config)
+    batch = task.train_batch(range(4))
+    mean = task.loss_sum(step.model, batch) / task.targets_in(batch)
+    expected = torch.autograd.grad(mean, step.optimizer.parameters)
+    assert outcome.loss == pytest.approx(mean.item(), rel=1e-6)
+    torch.testing.assert_close(gradients, torch.cat([x.flatten() for x in expected]), rtol=1e-3, atol=1e-6)
 
 
 def test_evaluate_run_scores_each_kind_of_weights(undisturbed: Path) -> None:
@@ -275,12 +271,12 @@ def test_plain_lines_where_there_is_no_terminal(store: Path, tmp_path: Path, cap
     train(tiny_config(store, train__log_every=5), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "step 5/12", "step 6/12", "step 10/12", "step 12/12", "step 12/12",
+        "step 1/12", "step 5/12", "step 6/12", "step 10/12", "step 12/12", "step 12/12",
     ]  # fmt: skip
     for word in ("loss", "lr", "grad norm", "tokens/s", "left"):
         assert word in lines[0]
-    assert "valid:" in lines[1]
-    assert "perplexity" in lines[1]
+    assert "valid:" in lines[2]
+    assert "perplexity" in lines[2]
 
 
 def test_bf16_trains_and_precision_may_change_between_runs(store: Path, tmp_path: Path, undisturbed: Path) -> None:

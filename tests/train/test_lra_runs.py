@@ -9,24 +9,13 @@ from pathlib import Path
 
 import pytest
 from lra_files import SOURCES, lra_config
-from tiny_run import evaluations, losses, weights_hash
+from tiny_run import evaluations, losses, stop_at, weights_hash
 
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import Preempted
+from transnormer.step.evaluation import Evaluation
 from transnormer.tasks.lra import LongRangeArena
-from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    gradients = Learner.gradients
-
-    def interrupted(self, at, batch_index):
-        if at + 1 == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return gradients(self, at, batch_index)
-
-    monkeypatch.setattr(Learner, "gradients", interrupted)
 
 
 @pytest.mark.parametrize("task", SOURCES)
@@ -54,17 +43,17 @@ def test_each_task_trains_resumes_bit_for_bit_and_is_tested(lra_store, task: str
 
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Makes the first evaluation the best one, and lists the splits that are scored."""
-    evaluate, metrics = LongRangeArena.evaluate, LongRangeArena.metrics
+    evaluate, metrics = Evaluation.sums, LongRangeArena.metrics
     splits: list[str] = []
 
-    def noted(self, model, split, *arguments):
+    def noted(self, split, *arguments):
         splits.append(split)
-        return evaluate(self, model, split, *arguments)
+        return evaluate(self, split, *arguments)
 
     def falling(self, sums):
         return {**metrics(self, sums), **({"accuracy": 1 / len(splits)} if splits[-1] == "valid" else {})}
 
-    monkeypatch.setattr(LongRangeArena, "evaluate", noted)
+    monkeypatch.setattr(Evaluation, "sums", noted)
     monkeypatch.setattr(LongRangeArena, "metrics", falling)
     return splits
 
@@ -82,14 +71,14 @@ def test_the_test_split_is_scored_once_with_the_best_weights(lra_store, tmp_path
 def test_a_signal_while_the_test_split_is_scored(lra_store, tmp_path: Path, monkeypatch) -> None:
     config = lra_config("lra/text", lra_store("lra/text"))
     whole = train(config, tmp_path / "whole", show=False)
-    evaluate = LongRangeArena.evaluate
+    evaluate = Evaluation.sums
 
-    def interrupted(self, model, split, *arguments):
+    def interrupted(self, split, *arguments):
         if split == "test":
             os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(self, model, split, *arguments)
+        return evaluate(self, split, *arguments)
 
-    monkeypatch.setattr(LongRangeArena, "evaluate", interrupted)
+    monkeypatch.setattr(Evaluation, "sums", interrupted)
     with pytest.raises(Preempted, match="after step 6"):
         train(config, tmp_path / "run", show=False)
     assert not (tmp_path / "run" / "result.json").exists()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import STEPS, journal_lines, losses, tiny_config, weights_hash
+from tiny_run import STEPS, journal_lines, losses, stop_at, tiny_config, weights_hash
 
 from transnormer.errors import NonFiniteError
+from transnormer.step.training import TrainingStep
 from transnormer.tasks.causal_lm import CausalLM
 from transnormer.train import checkpoint
-from transnormer.train.learner import Learner
 from transnormer.train.loop import resume, train
 
 
@@ -88,10 +86,8 @@ def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, 
     [event] = journal_lines(tmp_path / "run", "nonfinite")
     assert event["batch"] == position // 4
 
-    micro_batches = Learner.micro_batches
-    monkeypatch.setattr(
-        Learner, "micro_batches", lambda self, index: micro_batches(self, index + (index >= position // 4))
-    )
+    feeds_of = TrainingStep._feeds_of
+    monkeypatch.setattr(TrainingStep, "_feeds_of", lambda self, index: feeds_of(self, index + (index >= position // 4)))
     train(config, tmp_path / "without", show=False)
     assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "without")
     assert losses(tmp_path / "run") == losses(tmp_path / "without")
@@ -99,16 +95,17 @@ def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, 
 
 def corrupt_state_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Put a NaN into one weight after the update of a step, as a fault of the memory would."""
-    update = Learner.update
+    advance = TrainingStep.advance
     left = [1]
 
-    def corrupted(self, at):
-        update(self, at)
+    def corrupted(self, at, batches):
+        outcomes = advance(self, at, batches)
         if at + 1 == step and left:
             left.pop()
-            next(iter(self.optimizer.state.values()))["exp_avg"].view(-1)[0] = float("nan")
+            self.optimizer._first[0] = float("nan")
+        return outcomes
 
-    monkeypatch.setattr(Learner, "update", corrupted)
+    monkeypatch.setattr(TrainingStep, "advance", corrupted)
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
@@ -126,14 +123,7 @@ def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undistu
 
 def test_a_signal_does_not_save_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
     corrupt_state_once(monkeypatch, 5)
-    corrupted = Learner.update
-
-    def interrupted(self, at):
-        corrupted(self, at)
-        if at + 1 == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Learner, "update", interrupted)
+    stop_at(monkeypatch, 5)
     with pytest.raises(NonFiniteError):
         train(tiny_config(store), tmp_path / "run", show=False)
     kept = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")

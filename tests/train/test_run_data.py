@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lra_files import lra_config
-from tiny_run import tiny_config, tiny_store, weights_hash
+from tiny_run import stop_at, tiny_config, tiny_store, weights_hash
 
 from transnormer.config.load import load_config
 from transnormer.data.example_manifest import ExampleManifest
@@ -19,21 +17,13 @@ from transnormer.data.open_store import open_store
 from transnormer.data.prepare import prepare
 from transnormer.data.tokenizers import byte_tokenizer
 from transnormer.errors import DataError, Preempted
-from transnormer.train.learner import Learner
 from transnormer.train.loop import evaluate_run, resume, train
 
 
 def train_four_steps(config, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train until a signal arrives in the fourth step, which is saved."""
-    gradients = Learner.gradients
-
-    def interrupted(self, at, batch_index):
-        if at + 1 == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return gradients(self, at, batch_index)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "gradients", interrupted)
+        stop_at(patch, 4)
         with pytest.raises(Preempted, match="after step 4"):
             train(config, run, show=False)
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transnormer.train.randomness import seed_step, step_seed
+from transnormer.step.training import seed_step, step_seed
 from transnormer.train.state import Best, RunState
 
 
@@ -29,10 +29,11 @@ def test_batches_are_taken_in_order_without_the_excluded_ones(excluded: set[int]
 def test_rate_is_of_the_interval_since_the_last_line() -> None:
     state = RunState()
     state.advance(0, tokens=100, seconds=2.0)
-    assert state.rate_since_last_line() == 50.0
+    assert state.rate_since_last_line(start_anew=True) == 50.0
     state.advance(1, tokens=100, seconds=1.0)
-    state.advance(2, tokens=100, seconds=1.0)
-    assert state.rate_since_last_line() == 100.0
+    assert state.rate_since_last_line(start_anew=False) == 100.0
+    state.advance(2, tokens=100, seconds=3.0)
+    assert state.rate_since_last_line(start_anew=True) == 50.0
 
 
 def test_randomness_of_a_step_depends_on_seed_step_and_rank_alone() -> None:

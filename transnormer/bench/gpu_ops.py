@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from transnormer.bench.modes import describe, require_no_waiting
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.peers import PEERS, SEARCHING
 from transnormer.bench.shapes import SHAPES, floor_microseconds
@@ -25,6 +24,7 @@ from transnormer.bench.timing import graph_microseconds
 from transnormer.bench.tuning import tune_one_at_a_time
 from transnormer.bench.whole_ops import FULL_SOFTMAX, FoldedOp, Op, folded_op, unfolded, whole_op
 from transnormer.bench.worker import Worker
+from transnormer.step.execution import describe, require_no_waiting
 
 # Ours with its norm applied, and with its norm folded into the projection that follows: a forward without gradients.
 FOLDED = "triton-folded"

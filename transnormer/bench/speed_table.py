@@ -25,12 +25,12 @@ def exponents(rows: list[Row]) -> dict[str, dict[str, float | None]]:
 def markdown(rows: list[Row], slopes: dict[str, dict[str, float | None]]) -> str:
     """Methods down, lengths across; a dash where memory ran out; the best of each column in bold.
 
-    For language models a table of tokens per second follows; then, what could not run in the mode that was asked for.
+    For language models a table of tokens per second follows; then, what could not run in the execution asked for.
     """
     parts = [_steps(rows, slopes, kind) for kind in _KINDS]
     if any("train_tokens_per_second" in row for row in rows):
         parts.append(_tokens(rows))
-    if remarks := _other_modes(rows):
+    if remarks := _other_executions(rows):
         parts.append("\n".join(remarks))
     return "\n\n".join(parts)
 
@@ -81,22 +81,17 @@ def _tokens(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _other_modes(rows: list[Row]) -> list[str]:
-    """One line for each method and kind that ran in another mode than was asked for, or not at all, and why."""
+def _other_executions(rows: list[Row]) -> list[str]:
+    """One line for each method and kind that ran in another execution than was asked for, or not at all, and why."""
     lengths_of: dict[str, list[str]] = {}
     for row in rows:
         for kind in _KINDS:
             if reasons := row.get(f"{kind}_instead_of"):
-                came_to = row.get(f"{kind}_mode")
-                how = f"failed ({row[f'{kind}_failed']})" if came_to is None else _way(row, kind)
-                why = "; ".join(f"as {way}: {reason}" for way, reason in reasons.items())
+                came_to = row.get(f"{kind}_execution")
+                how = f"failed ({row[f'{kind}_failed']})" if came_to is None else came_to
+                why = "; ".join(f"as {execution}: {reason}" for execution, reason in reasons.items())
                 lengths_of.setdefault(f"{row['method']}, {kind}: {how}. Not {why}", []).append(f"{row['length']:,}")
     return [f"- {text} (T = {', '.join(lengths)})" for text, lengths in lengths_of.items()]
-
-
-def _way(row: Row, kind: str) -> str:
-    mode = row[f"{kind}_mode"]
-    return f"{mode} of eager kernels" if mode == "graph" and not row[f"{kind}_compiled"] else mode
 
 
 def _gib(size: int | None) -> str:

@@ -21,12 +21,12 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-class Mode(StrEnum):
+class Execution(StrEnum):
     """How steps are run."""
 
     eager = "eager"
     compile = "compile"
-    graph = "graph"
+    cuda_graph = "cuda_graph"
 
 
 _LONGEST = 1_000_000  # seconds; the system cannot wait for twice as long
@@ -155,31 +155,61 @@ def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return growth
 
 
+@app.command("loss")
+def loss(
+    device: Where = Device.cpu,
+    vocabularies: Annotated[str | None, typer.Option(help="Sizes, comma-separated; seven by default.")] = None,
+    out: Out = None,
+) -> None:
+    """What a vocabulary costs: time of the loss and its gradients, in all and a column.
+
+    Example: transnormer bench loss --device cuda --out results/bench/loss-h200.json
+    """
+    from transnormer.bench.loss import TOKENS, VOCABULARIES, WIDTH, measure_loss
+    from transnormer.bench.record import parse_lengths, recorded, write_record
+    from transnormer.bench.timing import require_device
+
+    where = require_device(device.value)
+    sizes = parse_lengths(vocabularies, "--vocabularies") if vocabularies else list(VOCABULARIES)
+    settings = {"device": where.type, "tokens": TOKENS[where.type], "width": WIDTH, "vocabularies": sizes}
+    rows = []
+    for row in recorded(measure_loss(sizes, where), out, "loss", settings):
+        rows.append(row)
+        print_note(f"{row['vocabulary']:,} columns  {row['milliseconds']:.2f} ms")
+    cells = [
+        [f"{row['vocabulary']:,}", f"{row['milliseconds']:.2f}", f"{row['microseconds_a_column']:.3f}"] for row in rows
+    ]
+    print_table(["vocabulary", "loss and gradients, ms", "us a column"], cells)
+    if out:
+        write_record(out, "loss", settings, rows)
+        print_text(f"written to {out}")
+
+
 @app.command("speed")
 def speed(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all that can run by default.")] = None,
     setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny or lm.")] = "paper",
-    mode: Annotated[
-        Mode, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
-    ] = Mode.eager,
+    execution: Annotated[
+        Execution, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
+    ] = Execution.eager,
     limit: Annotated[
         float,
         typer.Option(
-            help="Seconds to compile and measure one cell before the next best mode is tried.", callback=_seconds
+            help="Seconds to compile and measure one step before the next best execution is tried.", callback=_seconds
         ),
     ] = 300.0,
     compile_jobs: Annotated[
-        int, typer.Option(min=1, help="Cells that are compiled side by side; they are measured one at a time.")
+        int, typer.Option(min=1, help="Steps that are compiled side by side; they are measured one at a time.")
     ] = 1,
     out: Out = None,
 ) -> None:
     """The paper's speed table: training and inference steps per second of every method, in one run.
 
-    A method that cannot run in the mode asked for runs in the next best; its row and the table say so, and why.
+    A method that cannot run in the execution asked for runs in the next best; its row and the table say so, and why.
 
-    Example: transnormer bench speed --device cuda --mode graph --compile-jobs 8 --out results/bench/speed-paper.json
+    Example: transnormer bench speed --device cuda --execution cuda_graph --compile-jobs 8 --out speed.json
     """
     from transnormer.bench.record import parse_lengths, recorded, write_record, write_table
     from transnormer.bench.speed import describe, known_methods, measure_speed
@@ -187,12 +217,19 @@ def speed(
     from transnormer.bench.timing import require_device
 
     where, wanted = require_device(device.value), parse_lengths(lengths)
-    settings = {**describe(setting, where, mode=mode.value), "lengths": wanted}
+    settings = {**describe(setting, where, execution=execution.value), "lengths": wanted}
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
     chosen = [name.strip() for name in methods.split(",")] if methods else known_methods(setting)
     measured = measure_speed(
-        setting, chosen, wanted, where, mode=mode.value, limit=limit, compile_jobs=compile_jobs, note=print_note
+        setting,
+        chosen,
+        wanted,
+        where,
+        execution=execution.value,
+        limit=limit,
+        compile_jobs=compile_jobs,
+        note=print_note,
     )
     for row in recorded(measured, out, "speed", settings):
         rows.append(row)
@@ -212,7 +249,7 @@ def _speed_note(row: dict[str, Any]) -> str:
         if f"{kind}_failed" in row:
             parts.append(f"{kind} {row[f'{kind}_failed']}")
             continue
-        parts.append(f"{row[f'{kind}_steps_per_second']:.2f} {kind} steps/s ({row[f'{kind}_mode']})")
+        parts.append(f"{row[f'{kind}_steps_per_second']:.2f} {kind} steps/s ({row[f'{kind}_execution']})")
     if tokens := row.get("train_tokens_per_second"):
         share = row["train_utilisation"]
         parts.append(f"{tokens:,.0f} tokens/s" + ("" if share is None else f" at {share:.1%} of the peak"))

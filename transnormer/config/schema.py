@@ -151,7 +151,9 @@ class TrainSection(Section):
         default=None, gt=0, description="sequences per forward pass and process; null: all"
     )
     eval_batch_size: int | None = Field(
-        default=None, gt=0, description="sequences per forward pass of an evaluation; null: chosen"
+        default=None,
+        gt=0,
+        description="sequences per forward pass of an evaluation; null: twice those of training",
     )
     eval_every: int = Field(default=500, gt=0, description="steps between evaluations (one is always made at the end)")
     save_every: int = Field(default=500, gt=0, description="steps between checkpoints (one is always made at the end)")
@@ -163,17 +165,12 @@ class TrainSection(Section):
     execution: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         default="auto",
         description="how a step runs: op by op, compiled, or compiled and as one CUDA graph; "
-        "auto: on CUDA cuda_graph (with several processes or micro-batches: compile), on CPU eager",
+        "auto: on CUDA cuda_graph (with several processes: compile), on CPU eager",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
     nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")
     tensorboard: bool = Field(default=False, description="also write TensorBoard events into RUN/tensorboard")
-
-    @property
-    def sequences_per_evaluation(self) -> int:
-        """Sequences that an evaluation takes at once: `eval_batch_size`, or as many as a forward pass of training."""
-        return self.eval_batch_size or self.micro_batch_size or self.batch_size
 
 
 class RunConfig(Section):

@@ -35,12 +35,12 @@ from transnormer.experiments.scheduler import JobStatus, Scheduler, State
 from transnormer.experiments.worker_pool import Ended, WorkerPool
 from transnormer.files import disk_errors, write_text
 from transnormer.signals import Terminated
+from transnormer.step.execution import choose_execution
 from transnormer.tasks.contract import Task
 from transnormer.tasks.registry import build_task, find_data
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import require_tensorboard
 from transnormer.train.run_folder import RunFolder
-from transnormer.train.speed import choose_execution
 
 # One compiles or evaluates while the other trains. More gain little: the kernels of one job alone keep an H200 busy
 # for nine tenths of its step (T2, ListOps), and several jobs take the cache from each other.
@@ -286,7 +286,7 @@ def _check_machine(train: TrainSection, device: str) -> None:
     if train.tensorboard:
         require_tensorboard()
     if device == "cpu":
-        choose_execution(train, Ranks(train))
+        choose_execution(train, (ranks := Ranks(train)).device, ranks.world_size)
 
 
 def _check_data(job: Job, store: Store) -> None:

@@ -27,7 +27,7 @@ from transnormer.models.backbone import (
 )
 from transnormer.models.cache import DecodeCache, check_cache
 from transnormer.models.config import TransNormerConfig
-from transnormer.ops import linear_cross_entropy
+from transnormer.ops import linear_cross_entropy, linear_cross_entropy_and_hits
 
 
 def _require_table(config: TransNormerConfig) -> None:
@@ -92,6 +92,10 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
         )
+
+    def score_targets(self, input_ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed loss of targets [B, T], and how many are the token that the model finds most likely; no logits."""
+        return score_without_logits(self.model(input_ids=input_ids).last_hidden_state, self.lm_head, targets)
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -179,6 +183,21 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+    def score_targets(self, input_ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed loss of targets [B, T], and how many are the token that the model finds most likely; no logits."""
+        features = self.lm_head.features(self.model(input_ids=input_ids).last_hidden_state)
+        return score_without_logits(features, self.lm_head.decoder, targets)
+
+
+def score_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross entropy of decoder(x) [B, T, vocab_size] against targets [B, T], and the number of hits."""
+    if are_plain(decoder):
+        return linear_cross_entropy_and_hits(x.flatten(0, 1), decoder.weight, decoder.bias, targets.flatten())
+    logits = decoder(x).flatten(0, 1).float()
+    # An ignored target is -100, which no prediction equals.
+    hits = (logits.argmax(dim=-1) == targets.flatten()).sum()
+    return F.cross_entropy(logits, targets.flatten(), reduction="sum"), hits
 
 
 def loss_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor, labels: Tensor | None) -> Tensor:

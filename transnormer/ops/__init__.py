@@ -3,7 +3,7 @@
 from transnormer.ops.decode_step import diag_decode_step, norm_decode_step
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feed_forward import glu, mlp
-from transnormer.ops.linear_cross_entropy import linear_cross_entropy
+from transnormer.ops.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_and_hits
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.random_features import random_features
 from transnormer.ops.rms_norm import rms_norm
@@ -17,6 +17,7 @@ __all__ = [
     "gated",
     "glu",
     "linear_cross_entropy",
+    "linear_cross_entropy_and_hits",
     "linears",
     "mlp",
     "norm_attention",

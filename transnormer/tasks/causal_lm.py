@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from transnormer.data.windows import Windows
 from transnormer.models.heads import TransNormerForCausalLM
@@ -48,10 +47,7 @@ class CausalLM(TokenWindowTask):
     def build_model(self) -> TransNormerForCausalLM:
         return TransNormerForCausalLM(self.model_config(causal=True))
 
-    def evaluate(
-        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
-    ) -> dict[str, float]:
-        sums = super().evaluate(model, split, device, rank, world_size)
+    def complete(self, split: str, sums: dict[str, float]) -> dict[str, float]:
         info = self.store.splits[split]
         share = sums["targets"] / info.tokens
         return {**sums, "bytes": info.bytes * share, "words": info.words * share}

@@ -28,6 +28,7 @@ class Task(ABC):
 
     name: str
     store: Store
+    sums: ClassVar[tuple[str, ...]]  # what `score` adds up
     primary_metric: ClassVar[str]
     higher_is_better: ClassVar[bool]
     # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
@@ -81,17 +82,23 @@ class Task(ABC):
         """Loss summed over the targets, in float32."""
 
     @abstractmethod
-    def evaluate(
-        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
-    ) -> dict[str, float]:
-        """Raw sums over this rank's share of a split; add them up over ranks, then call `metrics`."""
+    def eval_batches(self, split: str, size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """This rank's share of what an evaluation of a split scores, `size` samples at a time."""
+
+    @abstractmethod
+    def score(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        """The numbers named in `sums`, float64, added up over a batch."""
+
+    def complete(self, split: str, sums: dict[str, float]) -> dict[str, float]:
+        """The sums of a share of a split with those that follow from them, such as bytes."""
+        return sums
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The score from sums over the whole split; holds `primary_metric`."""
 
     def feeds(self, device: torch.device) -> Feeds:
-        """How batches reach a step that is recorded once and replayed."""
+        """How batches of one shape reach a step that is compiled or recorded."""
         return Feeds(self)
 
     @abstractmethod
@@ -100,7 +107,7 @@ class Task(ABC):
 
 
 class Feeds:
-    """Training batches of one shape for a step that is recorded once: what is sent to the device, and what it becomes.
+    """Batches for a step and an evaluation: what is sent to the device, and what it becomes there.
 
     Here a whole batch is sent. A task whose data lies on the device sends numbers of samples instead.
     """
@@ -108,8 +115,13 @@ class Feeds:
     def __init__(self, task: Task) -> None:
         self._task = task
 
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the numbers that `score` gives."""
+        return self._task.sums
+
     def feed(self, positions: range) -> Batch:
-        """What is sent for the samples at these positions, on the CPU."""
+        """What is sent for the training samples at these positions, on the CPU."""
         return self._task.train_batch(positions)
 
     def targets(self, feed: Batch) -> int:
@@ -123,20 +135,18 @@ class Feeds:
     def load(self, split: str) -> None:
         """Bring to the device what is needed there of a split; a batch that is sent needs nothing."""
 
-    def batch(self, feed: Batch) -> Batch:
-        """The training batch of a feed; both are on the device."""
-        return feed
+    def loss_sum(self, model: torch.nn.Module, feed: Batch) -> Tensor:
+        """The loss of a training batch, summed over its targets; `feed` is on the device."""
+        return self._task.loss_sum(model, feed)
 
+    def eval_feeds(self, split: str, size: int, rank: int, world_size: int) -> Iterator[Batch]:
+        """A rank's share of an evaluation as feeds of at most `size` samples, on the CPU."""
+        return self._task.eval_batches(split, size, rank, world_size)
 
-class ScoredFeeds(Feeds, ABC):
-    """Feeds for evaluations too, which are then recorded like the step."""
-
-    scores: ClassVar[tuple[str, ...]]  # names of the sums, as in `Task.evaluate`
-
-    @abstractmethod
-    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
-        """A whole evaluation as feeds of one shape, of at most `size` examples."""
-
-    @abstractmethod
     def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
-        """The sums named in `scores` for one feed of an evaluation."""
+        """The sums of one feed of an evaluation; `feed` is on the device."""
+        return self._task.score(model, feed)
+
+    def complete(self, split: str, sums: dict[str, float]) -> dict[str, float]:
+        """See `Task.complete`."""
+        return self._task.complete(split, sums)

@@ -48,6 +48,7 @@ class LongRangeArena(Task):
     """
 
     store: ExampleStore
+    sums = ("loss", "examples", "correct")
     primary_metric = "accuracy"
     higher_is_better = True
     test_split = "test"
@@ -174,24 +175,14 @@ class LongRangeArena(Task):
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(self.logits(model, batch), batch["labels"], reduction="sum")
 
-    def evaluate(
-        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
-    ) -> dict[str, float]:
-        """Sums `loss`, `examples` and `correct` over every world_size-th example of a split."""
-        sums = {"loss": 0.0, "examples": 0.0, "correct": 0.0}
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in self._eval_batches(split, rank, world_size):
-                    batch = {name: tensor.to(device) for name, tensor in batch.items()}
-                    logits, labels = self.logits(model, batch), batch["labels"]
-                    sums["loss"] += F.cross_entropy(logits, labels, reduction="sum").item()
-                    sums["examples"] += len(labels)
-                    sums["correct"] += (logits.argmax(dim=-1) == labels).sum().item()
-        finally:
-            model.train(was_training)
-        return sums
+    def score(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+        """With `weights` [B] in the batch, an example counts as often as its weight says."""
+        inputs = {name: tensor for name, tensor in batch.items() if name != "weights"}
+        logits, labels = self.logits(model, inputs), batch["labels"]
+        weights = batch.get("weights", torch.ones_like(labels)).double()
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        correct = logits.argmax(dim=-1) == labels
+        return torch.stack([(losses * weights).sum(), weights.sum(), (correct * weights).sum()])
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         return {"loss": sums["loss"] / sums["examples"], "accuracy": sums["correct"] / sums["examples"]}
@@ -204,11 +195,10 @@ class LongRangeArena(Task):
         limit = self.config.lra.valid_examples if split == "valid" else None
         return evenly(np.arange(len(self.examples(split))), limit)
 
-    def _eval_batches(self, split: str, rank: int, world_size: int) -> Iterator[Batch]:
-        """Examples of similar length together, so that little is padded."""
+    def eval_batches(self, split: str, size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """Every world_size-th example; those of similar length together, so that little is padded."""
         examples, chosen = self.examples(split), self.chosen(split)
         mine = chosen[np.argsort(examples.lengths[chosen].max(axis=1), kind="stable")][rank::world_size]
-        size = self.config.train.sequences_per_evaluation
         for start in range(0, len(mine), size):
             yield self.batch(examples, mine[start : start + size].tolist())
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.data.examples import ExampleStore
-from transnormer.tasks.contract import Batch, ScoredFeeds
+from transnormer.tasks.contract import Batch, Feeds
 from transnormer.tasks.lra_protocol import Examples
 from transnormer.tasks.padding import padded
 
@@ -35,10 +34,8 @@ class Table:
     labels: Tensor
 
 
-class ResidentArena(ScoredFeeds):
+class ResidentArena(Feeds):
     """What a training step and an evaluation need of a LongRangeArena task, with all data on one device."""
-
-    scores = ("loss", "examples", "correct")
 
     def __init__(self, task: LongRangeArena, device: torch.device) -> None:
         super().__init__(task)
@@ -66,9 +63,12 @@ class ResidentArena(ScoredFeeds):
     def load(self, split: str) -> None:
         self._table(split)
 
-    def eval_feeds(self, split: str, size: int) -> Iterator[Batch]:
+    def loss_sum(self, model: torch.nn.Module, feed: Batch) -> Tensor:
+        return self._arena.loss_sum(model, self.batch(feed))
+
+    def eval_feeds(self, split: str, size: int, rank: int, world_size: int) -> Iterator[Batch]:
         """All examples of an evaluation as batches of one size: the last is filled up with examples of weight zero."""
-        chosen = self._arena.chosen(split)
+        chosen = self._arena.chosen(split)[rank::world_size]
         size = min(size, max(len(chosen), 1))
         missing = -len(chosen) % size
         weights = np.concatenate([np.ones(len(chosen)), np.zeros(missing)]).astype(np.float32)
@@ -78,11 +78,7 @@ class ResidentArena(ScoredFeeds):
             yield {"rows": torch.from_numpy(chosen[part]), "weights": torch.from_numpy(weights[part])}
 
     def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
-        batch, weights = self.batch(feed, split), feed["weights"]
-        logits, labels = self._arena.logits(model, batch), batch["labels"]
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        correct = logits.argmax(dim=-1) == labels
-        return torch.stack([(losses * weights).sum(), weights.sum(), (correct * weights).sum()])
+        return self._arena.score(model, {**self.batch(feed, split), "weights": feed["weights"]})
 
     def _table(self, split: str) -> Table:
         if split not in self._tables:

@@ -37,6 +37,7 @@ class TokenWindowTask(Task):
     """A language model over windows of a token store; subclasses say what is input and target in a window."""
 
     store: TokenStore
+    sums = ("loss", "targets", "correct")
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -88,26 +89,10 @@ class TokenWindowTask(Task):
             return model(input_ids=inputs, targets=targets).loss
         return _cross_entropy_sum(model(input_ids=inputs).logits, targets)
 
-    def evaluate(
-        self, model: torch.nn.Module, split: str, device: torch.device | str, rank: int = 0, world_size: int = 1
-    ) -> dict[str, float]:
-        """Sums `loss`, `targets` and `correct` over every world_size-th window of a split."""
-        windows = self._windows_to_score(split)
-        sums = {"loss": 0.0, "targets": 0.0, "correct": 0.0}
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in self._eval_batches(windows, rank, world_size):
-                    inputs, targets = batch["input_ids"].to(device), batch["targets"].to(device)
-                    logits = model(input_ids=inputs).logits
-                    sums["loss"] += _cross_entropy_sum(logits, targets).item()
-                    sums["targets"] += self.targets_in(batch)
-                    # An ignored target is -100, which no prediction equals.
-                    sums["correct"] += (logits.argmax(dim=-1) == targets).sum().item()
-        finally:
-            model.train(was_training)
-        return sums
+    def score(self, model: Any, batch: Batch) -> Tensor:
+        loss, hits = model.score_targets(batch["input_ids"], batch["targets"])
+        targets = (batch["targets"] != IGNORED).sum()
+        return torch.stack([loss.double(), targets.double(), hits.double()])
 
     def save_assets(self, folder: str | Path) -> None:
         if self.store.tokenizer_path:
@@ -130,11 +115,11 @@ class TokenWindowTask(Task):
             raise DataError(f"{self.store.path}: the {split} split is too short", "give more text")
         return windows
 
-    def _eval_batches(self, windows: Windows, rank: int, world_size: int) -> Iterator[Batch]:
-        """Full windows in batches, and the last, shorter one by itself: nothing needs padding."""
+    def eval_batches(self, split: str, size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """Every world_size-th window: full ones in batches, the last, shorter one by itself; nothing is padded."""
+        windows = self._windows_to_score(split)
         total = min(len(windows), self.config.data.eval_windows or len(windows))
         mine = range(total)[rank::world_size]
-        size = self.config.train.sequences_per_evaluation
         full = [index for index in mine if index < windows.complete]
         groups = [full[start : start + size] for start in range(0, len(full), size)]
         groups += [[index] for index in mine if index >= windows.complete]

@@ -15,15 +15,16 @@ from typing import Any, NoReturn
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
+from transnormer.step.execution import choose_execution
+from transnormer.step.schedules import learning_rate
+from transnormer.step.training import StepOutcome
 from transnormer.tasks.registry import find_data
 from transnormer.train.checkpoint import Quarantined, list_checkpoints
-from transnormer.train.gradients import Gradients
 from transnormer.train.learner import Learner
 from transnormer.train.outcome import write_result
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import Recorder, require_tensorboard
 from transnormer.train.run_folder import RunFolder
-from transnormer.train.schedules import learning_rate
 from transnormer.train.snapshots import (
     Which,
     keep_best_and_last,
@@ -32,10 +33,15 @@ from transnormer.train.snapshots import (
     save_final,
     weights_folder,
 )
-from transnormer.train.speed import choose_execution
 from transnormer.train.state import Best, RunState
 
 _SPLIT = "valid"  # what a run is evaluated on while it trains
+_STRIDE_SECONDS = 1.0
+_PREPARATION = {
+    "eager": None,  # nothing that takes time
+    "compile": "compiling the step",
+    "cuda_graph": "compiling the step and recording it as a CUDA graph",
+}
 
 
 def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
         require_tensorboard()
     if config.data.store is None:
         find_data(config)
-        choose_execution(config.train, ranks)
+        choose_execution(config.train, ranks.device, ranks.world_size)
     else:
         Learner(config, ranks)
 
@@ -128,13 +134,14 @@ class Loop:
         self.config, self.ranks = learner.config, learner.ranks
         self.signals = StopSignals()
         self._saved: int | None = None
+        self._seconds_per_step: float | None = None
         self._stand_at(state)
 
     def run(self) -> None:
         """Gradients, then an update if they are finite, until the last step."""
-        if self.learner.strides and self.state.step < self.config.train.steps:
-            with self.recorder.preparing("compiling the step and recording it as a CUDA graph"):
-                self.learner.warm_up()
+        if self.state.step < self.config.train.steps:
+            with self.recorder.preparing(_PREPARATION[self.learner.execution.name]):
+                self.learner.prepare()
         while True:
             self.at_boundary()
             if self.state.step == self.config.train.steps:
@@ -143,12 +150,13 @@ class Loop:
             batches = self.state.next_batches(self._stride())
             outcomes = self.learner.advance(self.state.step, batches)
             seconds = (time.perf_counter() - began) / len(outcomes)
-            for batch, gradients in zip(batches, outcomes, strict=False):  # a non-finite one ends the outcomes early
-                if not gradients.finite:
-                    self.on_nonfinite(batch, gradients)
+            self._seconds_per_step = seconds
+            for batch, outcome in zip(batches, outcomes, strict=False):  # a non-finite one ends the outcomes early
+                if not outcome.finite:
+                    self.on_nonfinite(batch, outcome)
                     break
-                self.state.advance(batch, gradients.tokens, seconds)
-                self.log(gradients)
+                self.state.advance(batch, outcome.tokens, seconds)
+                self.log(outcome)
 
     def at_boundary(self) -> None:
         """Between two steps: evaluate and save where due, and stop if a signal asked for it."""
@@ -224,36 +232,36 @@ class Loop:
             self._saved = self.state.step
         self.ranks.on_main(lambda: keep_best_and_last(self.folder, self.config, self.state))
 
-    def log(self, gradients: Gradients) -> None:
-        """One line of the journal every `log_every` steps and at the end."""
+    def log(self, outcome: StepOutcome) -> None:
+        """One line of the journal every `log_every` steps and at the end; the steps between are only shown."""
         state = self.state
-        if not self._is_due(self.config.train.log_every):
-            self.recorder.step(state.step)
-            return
-        self.recorder.train(
-            {
-                "step": state.step,
-                "loss": gradients.loss,
-                "lr": learning_rate(self.config.optim, self.config.train.steps, state.step - 1),
-                "grad_norm": gradients.norm,
-                "tokens": state.tokens,
-                "tokens_per_second": state.rate_since_last_line(),
-                "seconds": state.seconds,
-            }
-        )
+        due = self._is_due(self.config.train.log_every)
+        line = {
+            "step": state.step,
+            "loss": outcome.loss,
+            "lr": learning_rate(self.config.optim, self.config.train.steps, state.step - 1),
+            "grad_norm": outcome.grad_norm,
+            "tokens": state.tokens,
+            "tokens_per_second": state.rate_since_last_line(start_anew=due),
+            "seconds": state.seconds,
+        }
+        if due:
+            self.recorder.train(line)
+        else:
+            self.recorder.step(line)
 
-    def on_nonfinite(self, batch: int, gradients: Gradients | None) -> None:
+    def on_nonfinite(self, batch: int, outcome: StepOutcome | None) -> None:
         """Stop, leave the step without an update, or go back to the newest checkpoint and leave the batch out.
 
-        Without `gradients` it is the weights that are no longer finite: then there is no update left to skip.
+        Without an `outcome` it is the weights that are no longer finite: then there is no update left to skip.
         """
         train, state = self.config.train, self.state
         state.nonfinite += 1
         action = train.nonfinite
-        if state.nonfinite > train.nonfinite_limit or (action == "skip" and gradients is None):
+        if state.nonfinite > train.nonfinite_limit or (action == "skip" and outcome is None):
             action = "stop"
-        step = state.step + 1 if gradients else state.step
-        found = f"loss {gradients.loss}, gradient norm {gradients.norm}" if gradients else "weights after the update"
+        step = state.step + 1 if outcome else state.step
+        found = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}" if outcome else "weights after the update"
         text = f"non-finite at step {step}: {found} (batch {batch}, number {state.nonfinite} of this run): {action}"
         self.recorder.event("nonfinite", text, step=step, batch=batch, action=action, found=found)
         if action == "stop":
@@ -290,12 +298,12 @@ class Loop:
         )
 
     def _stride(self) -> int:
-        """Steps until a line, an evaluation, a checkpoint or the end is due; one, where nothing is gained by more."""
-        if not self.learner.strides:
+        """Steps of a graph until something else is due, at most a second of them: signals wait no longer."""
+        if self.learner.execution.name != "cuda_graph" or self._seconds_per_step is None:
             return 1
         train, step = self.config.train, self.state.step
         to_next = [every - step % every for every in (train.log_every, train.eval_every, train.save_every)]
-        return min(*to_next, train.steps - step)
+        return min(*to_next, train.steps - step, max(1, int(_STRIDE_SECONDS / self._seconds_per_step)))
 
     def _is_due(self, every: int) -> bool:
         return self.state.step > 0 and (self.state.step % every == 0 or self.state.step == self.config.train.steps)

@@ -43,7 +43,7 @@ def write_result(
         "processes": learner.ranks.world_size,
         "device": learner.ranks.device.type,
         "precision": "bf16" if learner.ranks.uses_bf16 else "float32",
-        "execution": learner.execution,
+        "execution": learner.execution.name,
         "config_hash": config_hash(config),
         "commit": source_commit(),
         "versions": versions(),

@@ -29,10 +29,10 @@ class ProgressDisplay:
             self._task = self._bar.add_task("", total=total_steps, completed=step)
             self._bar.start()
 
-    def step(self, step: int) -> None:
-        """Move the bar; the numbers come with the next logged step."""
-        if self._bar:
-            self._bar.update(self._task, completed=step)
+    def step(self, line: dict[str, Any]) -> None:
+        """Show a step between two lines of the journal: a bar always, a log the very first one, with an estimate."""
+        if self._bar or line["step"] == self._first_step + 1:
+            self.train(line)
 
     def train(self, line: dict[str, Any]) -> None:
         """Show a train line of the journal."""

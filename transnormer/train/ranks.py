@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from transnormer.allocator import keep_freed_memory
 from transnormer.config.schema import TrainSection
 from transnormer.errors import ConfigError, TransNormerError
+from transnormer.step.training import Alone
 
 T = TypeVar("T")
 
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
-class Ranks:
+class Ranks(Alone):
     """This process among those of the run; with one process every method is the identity."""
 
     def __init__(self, train: TrainSection) -> None:
@@ -60,23 +61,28 @@ class Ranks:
         """Whether matrix products are made in bf16."""
         return self.accelerator.mixed_precision == "bf16"
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model on this rank's device, in the run's precision, averaging gradients over ranks."""
-        return self.accelerator.prepare_model(model)
-
     def share_of(self, total: int) -> range:
         """This rank's slice of `total` items; all ranks' slices together are all items in order."""
         return range(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
 
-    def sum(self, values: Tensor) -> Tensor:
-        """The elementwise sum over ranks."""
-        return self.accelerator.reduce(values, "sum") if self.world_size > 1 else values
+    def sum_in_place(self, values: Tensor) -> None:
+        """Replace values by their elementwise sum over ranks."""
+        if self.world_size > 1:
+            torch.distributed.all_reduce(values)
 
     def sum_floats(self, values: list[float]) -> list[float]:
         """The elementwise sum over ranks, in double precision."""
         if self.world_size == 1:
             return values
-        return self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        self.sum_in_place(sums)
+        return sums.tolist()
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all ranks the buffers of the first, such as a BatchNorm's statistics, which every rank adds to."""
+        if self.world_size > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on some rank."""

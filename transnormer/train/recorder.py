@@ -33,10 +33,10 @@ class Recorder:
         if self._config.train.tensorboard:
             self._tensorboard = open_tensorboard(self._folder, step)
 
-    def step(self, step: int) -> None:
-        """A step is done."""
+    def step(self, line: dict[str, Any]) -> None:
+        """A step that is shown, but not kept."""
         if self._display:
-            self._display.step(step)
+            self._display.step(line)
 
     def train(self, line: dict[str, Any]) -> None:
         """A logged step."""
@@ -62,8 +62,11 @@ class Recorder:
             self._display.say(text)
 
     @contextmanager
-    def preparing(self, what: str) -> Iterator[None]:
-        """Work before the first step that takes long: said beforehand, in the journal after, and no time of a step."""
+    def preparing(self, what: str | None) -> Iterator[None]:
+        """Work before the first step, told if it takes long: before and, in the journal, after; no time of a step."""
+        if what is None:
+            yield
+            return
         if self._display:
             self._display.say(f"{what} ...")
         began = time.perf_counter()

@@ -57,10 +57,11 @@ class RunState:
         self.tokens += tokens
         self.seconds += seconds
 
-    def rate_since_last_line(self) -> float:
-        """Tokens per training second since the journal's last train line; starts the next interval."""
+    def rate_since_last_line(self, *, start_anew: bool) -> float:
+        """Tokens per training second since the journal's last train line; `start_anew` begins the next interval."""
         tokens, seconds = self.tokens - self.logged_tokens, self.seconds - self.logged_seconds
-        self.logged_tokens, self.logged_seconds = self.tokens, self.seconds
+        if start_anew:
+            self.logged_tokens, self.logged_seconds = self.tokens, self.seconds
         return tokens / seconds if seconds > 0 else 0.0
 
     def write(self, path: Path, config: dict[str, Any]) -> None:

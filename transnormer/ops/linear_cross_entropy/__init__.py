@@ -7,7 +7,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.linear_cross_entropy.chunked import make_op, score_rows
+from transnormer.ops.linear_cross_entropy.chunked import Results, make_op, score_rows
 from transnormer.ops.shapes import check_no_tangents
 
 REDUCTIONS = ("sum", "mean")
@@ -34,21 +34,52 @@ def linear_cross_entropy(
     products are in its dtype; gradients arrive in the dtypes of x, weight and bias, and those of weight and bias are
     summed over chunks in float32. float64 stays float64. Differentiable once.
     """
-    _check(x, weight, bias, targets, reduction, chunk_size)
+    _check(x, weight, bias, targets, chunk_size)
+    if reduction not in REDUCTIONS:
+        raise ConfigError(f"linear_cross_entropy: unknown reduction '{reduction}'", did_you_mean(reduction, REDUCTIONS))
     by_logits = "use F.cross_entropy on the logits, which a model makes where it is given labels instead of targets"
     check_no_tangents("linear_cross_entropy", x, weight, bias, hint=by_logits)
+    needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)]
+    total = _run(x, weight, bias, targets, ignore_index, chunk_size, needs, backend)[0]
+    if reduction == "sum":
+        return total
+    count = (targets != ignore_index).sum()
+    return (total / count.clamp(min=1)).masked_fill(count == 0, torch.nan)
+
+
+@torch.no_grad()
+def linear_cross_entropy_and_hits(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    chunk_size: int | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What an evaluation asks for, without gradients: the summed loss, and how many targets are their row's argmax."""
+    _check(x, weight, bias, targets, chunk_size)
+    return _run(x, weight, bias, targets, ignore_index, chunk_size, [False, False, False], backend)[:2]
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    ignore_index: int,
+    chunk_size: int | None,
+    needs: list[bool],
+    backend: str | None,
+) -> Results:
     dtype = _product_dtype(x, weight)
     choice = choose("linear_cross_entropy", _KERNEL, backend, x.device, x=x, weight=weight)
     op = _TORCH
     if choice.backend == "triton":
         assert _KERNEL is not None
         op = _KERNEL.linear_cross_entropy
-    needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)]
-    total = op(x, weight, bias, targets.long().contiguous(), ignore_index, chunk_size, dtype, needs)[0]
-    if reduction == "sum":
-        return total
-    count = (targets != ignore_index).sum()
-    return (total / count.clamp(min=1)).masked_fill(count == 0, torch.nan)
+    return op(x, weight, bias, targets.long().contiguous(), ignore_index, chunk_size, dtype, needs)
 
 
 def _product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -63,11 +94,7 @@ def _product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _check(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, reduction: str, chunk_size: int | None
-) -> None:
-    if reduction not in REDUCTIONS:
-        raise ConfigError(f"linear_cross_entropy: unknown reduction '{reduction}'", did_you_mean(reduction, REDUCTIONS))
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk_size: int | None) -> None:
     if chunk_size is not None and chunk_size < 1:
         raise ConfigError(f"linear_cross_entropy: chunk_size must be at least 1, got {chunk_size}")
     if x.dim() != 2:

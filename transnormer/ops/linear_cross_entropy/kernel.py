@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,23 +25,23 @@ def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = Non
 
 
 @triton.jit
-def _load(LOGITS, BIAS, column, V: tl.constexpr, STRIDE: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _load(LOGITS, BIAS, column, V: tl.constexpr, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr):
     """Logits in float32, −inf beyond the vocabulary; whole vectors are read, padding of the row included."""
-    x = tl.load(LOGITS + column, mask=column < STRIDE, other=0.0).to(tl.float32)
+    x = tl.load(LOGITS + column, mask=column < COLUMNS, other=0.0).to(tl.float32)
     if HAS_BIAS:
-        x += tl.load(BIAS + column, mask=column < STRIDE, other=0.0).to(tl.float32)
+        x += tl.load(BIAS + column, mask=column < COLUMNS, other=0.0).to(tl.float32)
     return tl.where(column < V, x, float("-inf"))
 
 
 @triton.jit
 def _score_row(
-    LOGITS, BIAS, TARGETS, LOSSES, ignore_index,
-    V: tl.constexpr, STRIDE: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr, BLOCKS: tl.constexpr,
+    LOGITS, BIAS, TARGETS, LOSSES, CORRECT, ignore_index,
+    V: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr, BLOCKS: tl.constexpr,
     HAS_BIAS: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     LOG2_E: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0).to(tl.int64)
-    LOGITS += row * STRIDE
+    LOGITS += row * COLUMNS
     target = tl.load(TARGETS + row)
     # A lane is EACH neighbouring numbers, one vector load; it has a maximum and a sum of its own until the end.
     column = tl.arange(0, LANES)[:, None] * EACH + tl.arange(0, EACH)[None, :]
@@ -51,7 +50,9 @@ def _score_row(
         if GRADIENT:
             for block in range(BLOCKS):
                 at = column + block * LANES * EACH
-                tl.store(LOGITS + at, tl.zeros([LANES, EACH], LOGITS.dtype.element_ty), mask=at < STRIDE)
+                tl.store(LOGITS + at, tl.zeros([LANES, EACH], LOGITS.dtype.element_ty), mask=at < COLUMNS)
+        else:
+            tl.store(CORRECT + row, 0)
     else:
         # A target that is no class gives NaN, which stops a run, instead of a number from another row.
         known = (target >= 0) & (target < V)
@@ -62,12 +63,18 @@ def _score_row(
         # Finite, so that a lane that has seen nothing but −inf does not subtract it from itself.
         top = tl.full([LANES], -1.0e38, tl.float32)
         total = tl.zeros([LANES], tl.float32)
+        beaten = tl.zeros([LANES], tl.int32)
         for block in range(BLOCKS):
-            x = _load(LOGITS, BIAS, column + block * LANES * EACH, V, STRIDE, HAS_BIAS)
+            at = column + block * LANES * EACH
+            x = _load(LOGITS, BIAS, at, V, COLUMNS, HAS_BIAS)
             higher = tl.maximum(top, tl.max(x, 1))
             exponentials = tl.exp2(x * LOG2_E - (higher * LOG2_E)[:, None])
             total = total * tl.exp2((top - higher) * LOG2_E) + tl.sum(exponentials, 1)
             top = higher
+            if not GRADIENT:
+                # As argmax does it: of equal logits the first one counts.
+                before = (x > right) | ((x == right) & (at < target))
+                beaten = tl.maximum(beaten, tl.max(before.to(tl.int32), 1))
         highest = tl.max(top, 0)
         total = tl.sum(total * tl.exp2((top - highest) * LOG2_E), 0)
         log_sum = highest * LOG2_E + tl.log2(total)  # base 2
@@ -76,24 +83,31 @@ def _score_row(
         if GRADIENT:
             for block in range(BLOCKS):
                 at = column + (BLOCKS - 1 - block) * LANES * EACH
-                x = _load(LOGITS, BIAS, at, V, STRIDE, HAS_BIAS)
+                x = _load(LOGITS, BIAS, at, V, COLUMNS, HAS_BIAS)
                 softmax = tl.exp2(x * LOG2_E - log_sum)
                 gradient = tl.where(at == target, softmax - 1.0, softmax)
-                tl.store(LOGITS + at, gradient.to(LOGITS.dtype.element_ty), mask=at < STRIDE)
+                tl.store(LOGITS + at, gradient.to(LOGITS.dtype.element_ty), mask=at < COLUMNS)
+        else:
+            tl.store(CORRECT + row, 1 - tl.max(beaten, 0))
 
 
 def score_rows(
-    logits: Tensor, bias: Tensor | None, targets: Tensor, losses: Tensor, ignore_index: int, gradient: bool
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    losses: Tensor,
+    correct: Tensor,
+    ignore_index: int,
+    vocabulary: int,
+    gradient: bool,
 ) -> None:
-    """`ScoreRows` as a kernel; rows may be padded, to vectors of 16 bytes."""
-    vocabulary, stride = logits.shape[1], logits.stride(0)
-    if bias is not None:
-        bias = F.pad(bias, (0, stride - vocabulary))
+    """`ScoreRows` as a kernel."""
+    columns = logits.shape[1]
     each = 16 // logits.element_size()
-    lanes = min(_MAX_LANES, power_of_two(triton.cdiv(vocabulary, each)))
+    lanes = min(_MAX_LANES, power_of_two(triton.cdiv(columns, each)))
     _score_row[(len(logits),)](
-        logits, bias, targets, losses, ignore_index,
-        V=vocabulary, STRIDE=stride, LANES=lanes, EACH=each, BLOCKS=triton.cdiv(stride, lanes * each),
+        logits, bias, targets, losses, correct, ignore_index,
+        V=vocabulary, COLUMNS=columns, LANES=lanes, EACH=each, BLOCKS=triton.cdiv(columns, lanes * each),
         HAS_BIAS=bias is not None, GRADIENT=gradient, num_warps=max(1, lanes // _LANES_PER_WARP),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import transformers
 from torch.optim.lr_scheduler import OneCycleLR
 
 from transnormer.config.schema import OptimSection
-from transnormer.train.schedules import beta1, learning_rate
+from transnormer.step.schedules import beta1, learning_rate
 
 LR, STEPS = 3e-3, 60
 

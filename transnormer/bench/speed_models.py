@@ -1,4 +1,4 @@
-"""The shells in which methods are compared for speed: model sizes and batches that all of them share."""
+"""The settings in which methods are compared for speed: model sizes and batches that all of them share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transnormer.config.schema import OptimSection, RunConfig, TrainSection
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.models.heads import TransNormerForCausalLM, TransNormerForSequenceClassification
 from transnormer.models.presets import METHODS, SIZES, list_presets, preset
+from transnormer.tasks.contract import Batch, Feeds
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The shell that all methods share. The paper does not say which one it timed: two readings are here."""
+    """The model config that all methods share. The paper does not say which one it timed: two readings are here."""
 
     size: str
     batch: int | None  # sequences a step; None: as many as make TOKENS
@@ -38,10 +40,11 @@ SETTINGS = {
         "lra-text", 16, 2, 64, 2, 64, 0.0, "what the paper states for accuracy: Skyformer's LRA models"
     ),
     "tiny": Setting("tiny", 1, 4, 128, 4, 64, 0.0, "the language models of the demo"),
-    "lm": Setting("lm", None, 6, 512, 8, 64, 0.1, "the paper's language model on 50,304 words, 65,536 tokens a step"),
+    "lm": Setting("lm", None, 6, 512, 8, 64, 0.1, "the paper's language model, GPT-2's 50,257 tokens, 65,536 a step"),
 }
 TOKENS = 65_536
-_LM_VOCABULARY = 50_304
+STEPS_AT_ONCE = 10  # of training between two looks at the clock, as a run makes them between two lines of its journal
+_LM_VOCABULARY = 50_257
 
 
 def setting_named(name: str) -> Setting:
@@ -60,36 +63,62 @@ def known_methods(setting: str) -> list[str]:
 def build_model(setting: Setting, method: str, length: int) -> TransNormerPreTrainedModel:
     """A method's model in a setting, for sequences of that length; always the same weights."""
     name = f"{method}-{setting.size}"
-    shell = preset(name)
-    assert shell.intermediate_size is not None
-    assert shell.mixers is not None
+    base = preset(name)
+    assert base.intermediate_size is not None
+    assert base.mixers is not None
     # Methods that replace attention and FFN at once have more, thinner layers: keep their ratio to a plain layer.
-    layers = setting.num_hidden_layers * shell.num_hidden_layers // SIZES[setting.size]["num_hidden_layers"]
+    layers = setting.num_hidden_layers * base.num_hidden_layers // SIZES[setting.size]["num_hidden_layers"]
     overrides: dict[str, Any] = {
         "hidden_size": setting.hidden_size,
         "num_hidden_layers": layers,
         "num_attention_heads": setting.num_attention_heads,
         "max_position_embeddings": length,
-        "intermediate_size": shell.intermediate_size * setting.hidden_size // shell.hidden_size,
+        "intermediate_size": base.intermediate_size * setting.hidden_size // base.hidden_size,
         "dropout": setting.dropout,
         "attention_dropout": 0.0,
     }
     if setting.size == "lm":
         overrides["vocab_size"] = _LM_VOCABULARY
-    if "diag" in shell.mixers:
+    if "diag" in base.mixers:
         overrides["mixer_options"] = {"diag": {"block_size": setting.block_size}}
     config = preset(name, **overrides)
     torch.manual_seed(0)
     return TransNormerForCausalLM(config) if config.causal else TransNormerForSequenceClassification(config)
 
 
-def make_batch(setting: Setting, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Random input of a step, always the same: `targets` are the next tokens of a language model."""
-    generator = torch.Generator().manual_seed(0)
-    batch = setting.sequences(length)
-    words = _LM_VOCABULARY if setting.size == "lm" else 256
-    ids = torch.randint(0, words, (batch, length + 1), generator=generator).to(device)
-    if SIZES[setting.size]["causal"]:
-        return {"input_ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
-    labels = torch.randint(0, 2, (batch,), generator=generator).to(device)
-    return {"input_ids": ids[:, :-1].contiguous(), "labels": labels}
+def run_config(setting: Setting, length: int) -> RunConfig:
+    """What a training step is told: AdamW with its schedule and clipping, as `transnormer train lm/text` has them."""
+    return RunConfig(
+        optim=OptimSection(lr=1e-4, warmup_steps=10, clip_norm=1.0),
+        train=TrainSection(steps=1000, batch_size=setting.sequences(length), log_every=STEPS_AT_ONCE),
+    )
+
+
+class FixedBatch(Feeds):
+    """The same random samples for every step: `targets` are the next tokens of a language model, `labels` classes."""
+
+    def __init__(self, setting: Setting, length: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        rows = setting.sequences(length)
+        vocabulary = _LM_VOCABULARY if setting.size == "lm" else 256
+        ids = torch.randint(0, vocabulary, (rows, length + 1), generator=generator)
+        self.batch = {"input_ids": ids[:, :-1].contiguous()}
+        self.is_language = SIZES[setting.size]["causal"]
+        if self.is_language:
+            self.batch["targets"] = ids[:, 1:].contiguous()
+        else:
+            self.batch["labels"] = torch.randint(0, 2, (rows,), generator=generator)
+
+    def feed(self, positions: range) -> Batch:
+        return self.batch
+
+    def targets(self, feed: Batch) -> int:
+        return feed["targets" if self.is_language else "labels"].numel()
+
+    def tokens(self, feed: Batch) -> int:
+        return feed["input_ids"].numel()
+
+    def loss_sum(self, model: torch.nn.Module, feed: Batch) -> Tensor:
+        """Language models give the sum over their targets, and no logits; classifiers the mean."""
+        loss = model(**feed).loss
+        return loss if self.is_language else loss * len(feed["labels"])
