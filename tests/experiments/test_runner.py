@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from reproduce_case import TINY, ReproduceCase, wait_until
 from tiny_run import journal_lines, losses
 
@@ -216,6 +217,28 @@ def test_a_run_of_other_settings_is_refused_and_left_alone(case: ReproduceCase) 
     assert case.run() == 0, case.err
     assert "text-t2-42: resumed" in case.out
     assert record(case, "text-t2-42")["wall_steps_per_second"] is None, "it had only to be tested"
+
+
+def test_a_finished_run_of_an_older_version_is_recorded(case: ReproduceCase) -> None:
+    """Its config and its result have keys that are called otherwise now."""
+    case.options = ["--methods", "t2", "--tasks", "text"]
+    assert case.run() == 0, case.err
+    made = record(case, "text-t2-42")
+    (case.results / "text-t2-42.json").unlink()
+    run = RunFolder(case.runs / "text-t2-42")
+    config = yaml.safe_load(run.config_file.read_text())
+    config["train"]["speed"] = config["train"].pop("execution")
+    config["protocol"], config["data"]["limit_examples"] = config.pop("lra")["protocol"], None
+    run.config_file.write_text(yaml.safe_dump(config))
+    result = json.loads(run.result_file.read_text())
+    del result["execution"]
+    run.result_file.write_text(json.dumps({**result, "speed": "graph"}))
+    assert case.run() == 0, case.err
+    assert "jobs: 1 of 1 finished, 0 to run" in case.out
+    same = ("config_hash", "config", "test", "valid", "data", "changes")
+    found = record(case, "text-t2-42")
+    assert {key: found[key] for key in same} == {key: made[key] for key in same}
+    assert found["execution"] == "cuda_graph"
 
 
 def test_other_data_are_not_taken_for_the_same(case: ReproduceCase, tmp_path: Path) -> None:
