@@ -106,7 +106,7 @@ def test_a_wrong_call_says_what_is_wrong():
         ({"weight": weight[:, :7]}, r"weight must be \[M, 8\], got \[12, 7\]"),
         ({"offset": options["offset"][:3]}, r"offset must be \[12\], got \[3\]"),
         ({"mask": options["mask"].T}, r"mask must be \[B, T\] = \[2, 5\], got \[5, 2\]"),
-        ({"scope": "txt"}, "did you mean 'sequence'"),
+        ({"scope": "sequense"}, "did you mean 'sequence'"),
     ):
         with pytest.raises(ConfigError, match=words):
             random_features(**{"x": x, "weight": weight, "scope": "sequence", **options, **wrong})
@@ -187,7 +187,7 @@ def test_the_op_is_registered_as_a_compiler_needs_it():
     torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, 0))
     torch.library.opcheck(kernel._largest_op, (x, *parts, None, None, 0.5))
     largest, where = kernel._largest_op(x, *parts, None, None, 0.5)
-    for scope in (kernel._TEXT, kernel._BATCH):
+    for scope in (kernel._SEQUENCE, kernel._BATCH):
         tensors = (x.clone().requires_grad_(), *parts, None, largest, where, None)
         torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, scope))
 
