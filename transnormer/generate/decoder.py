@@ -17,7 +17,7 @@ from torch import Tensor
 from transnormer.cuda_graph import capture
 from transnormer.errors import ConfigError
 from transnormer.generate.sampling import Sampling
-from transnormer.mixers.components.fixed_state import FixedState
+from transnormer.mixers.components.state import FixedState
 from transnormer.mixers.contract import Mixer
 from transnormer.mixers.registry import list_mixers, mixer_class
 from transnormer.models.cache import DecodeCache, read_state

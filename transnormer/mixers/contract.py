@@ -15,17 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.components.fixed_state import FixedState
 from transnormer.mixers.components.linear import XavierLinear, should_pack, should_share_a_kernel
 from transnormer.mixers.components.packing import Packing
+from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
 from transnormer.ops.rotated_attention import QKV, unpacked
 from transnormer.ops.shapes import check_mask
-
-# What a decoding mixer remembers, tensors with the batch first: `length` [B], the number of real tokens seen, and
-# `memory` (a recurrent state), or `keys` and `values` [B, L, H, D], right-aligned: the newest real token is last, or
-# both. Keys and values may differ in H and D.
-State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.components.fixed_state import FixedState, fixed_slots
-from transnormer.mixers.components.packing import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.state import (
+    FixedState,
+    append_right_aligned,
+    fixed_slots,
+    newest,
+    right_aligned_positions,
+)
 from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
-from transnormer.mixers.components.packing import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.components.positions import token_positions
+from transnormer.mixers.components.state import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
-from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.components.positions import token_positions
+from transnormer.mixers.components.state import append_right_aligned, right_aligned_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
 from transnormer.mixers.registry import register
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.mixers.components.fixed_state import FixedState, fixed_memory
+from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, norm_decode_step

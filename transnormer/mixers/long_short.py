@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.components.positions import sinusoidal_embedding, token_positions
+from transnormer.mixers.components.state import append_right_aligned, right_aligned_positions
 from transnormer.mixers.contract import ProjectedMixer, State, Traits, XavierLinear, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype, zero_padding

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transnormer.mixers.components.fixed_state import FixedState, fixed_memory
 from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register

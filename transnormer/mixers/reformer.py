@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.initialisation import is_loaded
 from transnormer.mixers.components.lsh import chunks_by_bucket, default_num_buckets, hash_buckets
-from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.components.positions import token_positions
+from transnormer.mixers.components.state import append_right_aligned, right_aligned_positions
 from transnormer.mixers.contract import Mixer, State, Traits, XavierLinear, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import accumulation_dtype, zero_padding

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.counter_rng import draw_below, fresh_seed
-from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segments, take
+from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segments
+from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.kernelized import gaussian_kernel

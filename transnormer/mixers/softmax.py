@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.mixers.components.fixed_state import FixedState, fixed_slots
-from transnormer.mixers.components.packing import append_right_aligned, right_aligned_positions
 from transnormer.mixers.components.positions import Rotation, token_positions
+from transnormer.mixers.components.state import FixedState, append_right_aligned, fixed_slots, right_aligned_positions
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding

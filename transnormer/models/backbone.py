@@ -14,9 +14,9 @@ from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.batch_norm import BatchNorm
-from transnormer.mixers.components.fixed_state import FixedState
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.positions import Rotation, sinusoidal_embedding, token_positions
+from transnormer.mixers.components.state import FixedState
 from transnormer.mixers.contract import Mixer
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig

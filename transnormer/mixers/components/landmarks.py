@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transnormer.mixers.components.packing import take
+
 
 def segments(lengths: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """First positions and sizes [B, count] of the segments of rows of `lengths` [B] >= 1 tokens; size 0: no segment."""
@@ -28,11 +30,6 @@ def segment_means(x: Tensor, lengths: Tensor, count: int) -> Tensor:
     members = take(x, slots.flatten(1).clamp(max=x.shape[1] - 1)).unflatten(1, slots.shape[1:])
     total = members.masked_fill(~_like(inside, members), 0).sum(dim=2)
     return total / _like(sizes.clamp(min=1), total)
-
-
-def take(x: Tensor, positions: Tensor) -> Tensor:
-    """The tokens of x [B, T, ...] at `positions` [B, count]."""
-    return x.gather(1, _like(positions, x).expand(*positions.shape, *x.shape[2:]))
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -16,36 +15,13 @@ class Packing:
 
     def pack(self, x: Tensor) -> Tensor:
         """x [B, T, ...] with the real tokens first."""
-        return _permute(x, self.order)
+        return take(x, self.order)
 
     def unpack(self, x: Tensor) -> Tensor:
         """Undo `pack`."""
-        return _permute(x, self.inverse)
+        return take(x, self.inverse)
 
 
-def _permute(x: Tensor, order: Tensor) -> Tensor:
-    return x.gather(1, order.reshape(*order.shape, *[1] * (x.dim() - 2)).expand_as(x))
-
-
-def append_right_aligned(old: Tensor | None, new: Tensor, counts: Tensor | None) -> Tensor:
-    """Append new tokens [B, T, ...] to a right-aligned cache [B, L, ...]: the newest real token stays last.
-
-    Only the first counts[b] tokens of row b are real (None: all are); the others fall off the left end.
-    """
-    joined = new if old is None else torch.cat([old, new], dim=1)
-    if counts is None:
-        return joined
-    total = joined.shape[1]
-    shift = (new.shape[1] - counts)[:, None]
-    source = torch.arange(total, device=new.device) - shift
-    return _permute(joined, source.clamp(min=0))
-
-
-def newest(x: Tensor, count: int) -> Tensor:
-    """The last `count` tokens of x [B, L, ...], in memory of their own: a view would keep all the others too."""
-    return x if x.shape[1] <= count else x[:, -count:].clone()
-
-
-def right_aligned_positions(length: Tensor, size: int) -> Tensor:
-    """Positions in the text [B, size] of a right-aligned cache after `length` [B] tokens; negative: empty slot."""
-    return length[:, None] - size + torch.arange(size, device=length.device)
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """The tokens of x [B, T, ...] at index [B, N]: [B, N, ...]."""
+    return x.gather(1, index.reshape(*index.shape, *[1] * (x.dim() - 2)).expand(*index.shape, *x.shape[2:]))

@@ -1,21 +1,47 @@
-"""A decode state that stays where it is: one token changes its numbers, never its shapes or addresses.
+"""What a decoding mixer remembers, in two forms.
 
-That is what a CUDA graph needs to replay a step. A recurrent memory has such a form already; keys and values get slots:
-of S slots, the token at position p takes slot p % S.
+`State` is the form of transformers' caches: a call returns a new one, so that beams may branch and rows be reordered,
+and it may grow. Keys and values are right-aligned: the newest real token of every row is last.
+
+`FixedState` is the form of a CUDA graph: a token changes its numbers in place, never its shapes or addresses. A
+recurrent memory has such a form already; keys and values get slots: of S slots, the token at position p takes p % S.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from transnormer.mixers.components.packing import right_aligned_positions
+from transnormer.mixers.components.packing import take
 from transnormer.ops.shapes import accumulation_dtype
 
-if TYPE_CHECKING:
-    from transnormer.mixers.contract import State
+# Tensors with the batch first: `length` [B], the number of real tokens seen, and `memory` (recurrent), or `keys` and
+# `values` [B, L, H, D], or both. Keys and values may differ in H and D.
+State = dict[str, Tensor]
+
+
+def append_right_aligned(old: Tensor | None, new: Tensor, counts: Tensor | None) -> Tensor:
+    """Append new tokens [B, T, ...] to a right-aligned cache [B, L, ...]: the newest real token stays last.
+
+    Only the first counts[b] tokens of row b are real (None: all are); the others fall off the left end.
+    """
+    appended = new if old is None else torch.cat([old, new], dim=1)
+    if counts is None:
+        return appended
+    total = appended.shape[1]
+    shift = (new.shape[1] - counts)[:, None]
+    source = torch.arange(total, device=new.device) - shift
+    return take(appended, source.clamp(min=0))
+
+
+def newest(x: Tensor, count: int) -> Tensor:
+    """The last `count` tokens of x [B, L, ...], in memory of their own: a view would keep all the others too."""
+    return x if x.shape[1] <= count else x[:, -count:].clone()
+
+
+def right_aligned_positions(length: Tensor, size: int) -> Tensor:
+    """Positions in the sequence [B, size] of a right-aligned cache after `length` [B] tokens; negative: empty slot."""
+    return length[:, None] - size + torch.arange(size, device=length.device)
 
 
 class FixedState(dict[str, Tensor]):
@@ -24,7 +50,7 @@ class FixedState(dict[str, Tensor]):
     def load(self, state: State) -> None:
         """Take over what the parallel forward left behind.
 
-        Slots of empty places in `state`, or of tokens in an earlier block, take numbers that no later token sees.
+        Empty slots of `state`, and tokens of an earlier block, leave numbers that no later token sees.
         """
         for name in ("memory", "keys", "values"):
             if name == "memory" and name in state:

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.components.fixed_state import FixedState
+from transnormer.mixers.components.state import FixedState
 from transnormer.mixers.contract import Mixer
 from transnormer.mixers.registry import build_mixer
 
