@@ -105,7 +105,7 @@ def test_products_depend_on_the_distance_alone(kind):
     torch.manual_seed(0)
     rotation = Rotation(kind, 8).double()
     token = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
-    near, far = (rotation(*token, torch.arange(6) + start) for start in (0, 3))
+    near, far = (rotation.rotate(*token, torch.arange(6) + start) for start in (0, 3))
     scores = [torch.einsum("bthd,bshd->ts", *pair) for pair in (near, far)]
     torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)  # RoPE's frequencies are float32
     torch.testing.assert_close(scores[0][0, 1], scores[0][4, 5], atol=1e-5, rtol=1e-5)
@@ -118,8 +118,8 @@ def test_a_rotation_applies_the_feature_map_first(kind):
     rotation = Rotation(kind, 8)
     q, k = torch.randn(2, 2, 9, 3, 8)
     positions = torch.arange(9)
-    mapped = rotation(torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1, positions)
-    for ours, theirs in zip(rotation(q, k, positions, "1+elu"), mapped, strict=True):
+    mapped = rotation.rotate(torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1, positions)
+    for ours, theirs in zip(rotation.rotate(q, k, positions, "1+elu"), mapped, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

@@ -72,11 +72,11 @@ class DiagAttention(AttentionMixer):
         self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
     ) -> Tensor | tuple[Tensor, State]:
         """XNorm of the attention inside blocks, Q and K rotated by their positions there, and the output projection."""
-        qkv, rotation = self.project_qkv(x, queries_from), self.rotation.options(x.device)
+        qkv, rotation = self.project_qkv(x, queries_from), self.rotation(x.device)
         positions = token_positions(x, state["length"] if state else None)
         if state is not None:  # which keeps keys as they were rotated
             q, k, v = unpacked(qkv)
-            q, k = self.rotation(q, k, positions % self.block_size)
+            q, k = self.rotation.rotate(q, k, positions % self.block_size)
             qkv, rotation = (q, k, v), {}
         if state is not None and "keys" in state:
             attended = Attended(self._continue(q, k, v, positions, mask, state))
@@ -143,6 +143,6 @@ class DiagAttention(AttentionMixer):
             state["values"],
             positions=state["length"],
             kind=self.kind,
-            **self.rotation.options(x.device),
+            **self.rotation(x.device),
         )
         return self.o_proj(self.xnorm(out))

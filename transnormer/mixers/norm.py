@@ -57,7 +57,7 @@ class NormAttention(AttentionMixer):
         out, memory, square_sums = rotated_attention(
             qkv,
             token_positions(x, state["length"] if state else None),
-            **self.rotation.options(x.device),
+            **self.rotation(x.device),
             kind="norm",
             causal=self.causal,
             feature_map=self.feature_map,
@@ -83,6 +83,6 @@ class NormAttention(AttentionMixer):
             state["memory"],
             positions=state["length"],
             feature_map=self.feature_map,
-            **self.rotation.options(x.device),
+            **self.rotation(x.device),
         )
         return self.o_proj(self.xnorm(out))

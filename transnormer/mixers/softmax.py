@@ -51,7 +51,7 @@ class SoftmaxAttention(AttentionMixer):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         positions = token_positions(q, state["length"] if state else None)
-        q, k = self.rotation(q, k, positions)
+        q, k = self.rotation.rotate(q, k, positions)
         if state is None:
             return self._attend(q, k, v, None, mask)
         counts = None if mask is None else real_tokens(q, mask)
@@ -87,7 +87,7 @@ class SoftmaxAttention(AttentionMixer):
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         """The slots are those of the tokens so far and a last one for this token, all rows alike: no mask is needed."""
         q, k, v = self.project(x)
-        q, k = self.rotation(q, k, state["length"][:, None])
+        q, k = self.rotation.rotate(q, k, state["length"][:, None])
         keys, values = state["keys"], state["values"]
         keys[:, -1:], values[:, -1:] = k, v
         q, keys, values = (t.transpose(1, 2) for t in (q, keys, values))  # [B, H, T, D]

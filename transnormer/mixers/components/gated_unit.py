@@ -108,7 +108,7 @@ class GatedUnit(Mixer):
         """Queries and keys of x [B, T, hidden_size], each [B, T, num_pairs, query_key_size]."""
         both = F.silu(self.base_proj(x)).unsqueeze(-2) * self.gamma + self.beta
         q, k = both.split(self.num_pairs, dim=-2)
-        return self.rotation(q, k, positions)
+        return self.rotation.rotate(q, k, positions)
 
     def values(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """v [B, T, expansion · hidden_size]. Attention has no denominator: a zero value hides a padded key entirely."""

@@ -65,20 +65,23 @@ class Rotation(nn.Module):
                 self.reflection.normal_()
                 self.reflection /= self.reflection.norm()
 
-    def forward(self, q: Tensor, k: Tensor, positions: Tensor, feature_map: str = "identity") -> tuple[Tensor, Tensor]:
-        """Rotate φ(q) and φ(k) [B, T, H, D] standing at `positions` [T] or [B, T]."""
-        if self.kind == "none":
-            phi = feature_map_named(feature_map)
-            return phi(q), phi(k)
-        return rotate(q, k, positions, feature_map=feature_map, **self.options(q.device))
+    def forward(self, device: torch.device) -> dict[str, Any]:
+        """The rotation as ops take it: the inverse frequencies [D/2], None for `none`, and LRPE's reflection [D].
 
-    def options(self, device: torch.device) -> dict[str, Any]:
-        """The rotation as ops take it: the inverse frequencies [D/2], None for `none`, and LRPE's reflection [D]."""
+        Only a call reads the parameters: whoever keeps them elsewhere (accelerate, on a disk) brings them for it.
+        """
         if self.kind == "lrpe":
             return {"inverse_frequencies": self.theta, "reflection": self.reflection}
         # Made where it is used: a copy from the host would keep a decode step out of a CUDA graph.
         frequencies = rope_inverse_frequencies(self.head_dim, device) if self.kind == "rope" else None
         return {"inverse_frequencies": frequencies, "reflection": None}
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor, feature_map: str = "identity") -> tuple[Tensor, Tensor]:
+        """Rotate φ(q) and φ(k) [B, T, H, D] standing at `positions` [T] or [B, T]."""
+        if self.kind == "none":
+            phi = feature_map_named(feature_map)
+            return phi(q), phi(k)
+        return rotate(q, k, positions, feature_map=feature_map, **self(q.device))
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:
