@@ -36,7 +36,7 @@ def weight_decays(model: nn.Module, optim: OptimSection) -> dict[nn.Parameter, f
 
 
 class AdamW:
-    """`take` gradients, `clip` them, `update`. Whoever changes the weights otherwise says so by `read_weights`."""
+    """`take` gradients, then `update`. Whoever changes the weights otherwise says so by `read_weights`."""
 
     def __init__(self, model: nn.Module, optim: OptimSection, execution: Execution) -> None:
         decays = weight_decays(model, optim)
@@ -64,19 +64,15 @@ class AdamW:
         else:
             torch._foreach_copy_(views, list(gradients))
 
-    def clip(self) -> Tensor:
-        """Clip as configured; returns the global norm from before."""
-        norm = torch.linalg.vector_norm(self.gradients)
-        if self._optim.clip_norm is not None:
-            self.gradients.mul_((self._optim.clip_norm / (norm + 1e-6)).clamp(max=1.0))
-        if self._optim.clip_value is not None:
-            self.gradients.clamp_(-self._optim.clip_value, self._optim.clip_value)
-        return norm
+    def norm(self) -> Tensor:
+        """The global norm of the gradients."""
+        return torch.linalg.vector_norm(self.gradients)
 
-    def update(self, rate: Tensor, beta1: Tensor, go: Tensor) -> None:
-        """One update if `go` is true; if not, nothing changes, whatever the gradients are.
+    def update(self, rate: Tensor, beta1: Tensor, norm: Tensor, go: Tensor) -> None:
+        """One update with the gradients, of this `norm`, clipped as configured, if `go` is true; if not, none.
 
-        `rate`, `beta1` (float64) and `go` (bool) are tensors without dimensions.
+        All arguments are tensors without dimensions, `rate` and `beta1` in float64. Without a `go` nothing changes,
+        whatever the gradients are.
         """
         self._updates.add_(go)
         self._apply(
@@ -84,9 +80,9 @@ class AdamW:
             self._updates.double().clamp(min=1),
             rate,
             beta1,
-            self._optim.betas[1],
-            self._optim.eps,
+            norm,
             go,
+            self._optim,
         )
         torch._foreach_copy_([parameter.data for parameter in self.parameters], self._views(self._weights))
 
@@ -141,12 +137,17 @@ def _adamw(
     updates: Tensor,
     rate: Tensor,
     beta1: Tensor,
-    beta2: float,
-    eps: float,
+    norm: Tensor,
     go: Tensor,
+    optim: OptimSection,
 ) -> None:
     """In one pass over memory when compiled. The scalars are float64: 1 - 0.999 loses four digits in float32."""
     weights, gradients, first, second, decay = vectors
+    beta2, eps = optim.betas[1], optim.eps
+    if optim.clip_norm is not None:
+        gradients = gradients * (optim.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+    if optim.clip_value is not None:
+        gradients = gradients.clamp(-optim.clip_value, optim.clip_value)
     keep = 1 - rate.float() * decay
     new_first = first + (1 - beta1).float() * (gradients - first)
     new_second = beta2 * second + (1 - beta2) * gradients.square()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -99,7 +100,9 @@ class Execution:
 def require_no_waiting(function: Callable[[], object]) -> None:
     """Run a warm function once and raise CannotRun if it waits for the GPU: a capture that fails cannot be undone."""
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # PyTorch says of this mode that it may overlook something
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         function()
     except torch.OutOfMemoryError:

@@ -144,11 +144,11 @@ class TrainingStep:
             total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
             self.ranks.sum_in_place(self.optimizer.gradients)
             self.ranks.sum_in_place(total)
-            norm = self.optimizer.clip()
+            norm = self.optimizer.norm()
             self._history.index_copy_(0, self._index, torch.stack([total, norm]).double().unsqueeze(0))
             self._go.logical_and_(total.isfinite() & norm.isfinite())
             rate, first_beta = self._rates.index_select(0, self._step)[0].unbind()
-            self.optimizer.update(rate, first_beta, self._go)
+            self.optimizer.update(rate, first_beta, norm, self._go)
             self._step.add_(1)
             self._index.add_(1)
 
