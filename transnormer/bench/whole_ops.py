@@ -1,4 +1,4 @@
-"""Each attention as a mixer uses it, whole: feature map, attention, and the norm over the joined heads if it has one.
+"""Each attention as a mixer uses it, whole: feature map, attention, and the norm over all heads if it has one.
 
 This is the one place that says what is timed and what every contender must compute: `whole_op`; and `folded_op`, which
 leaves of the norm only the sums of squares, because a scale of rows commutes with the output projection that follows:
