@@ -65,6 +65,12 @@ def test_the_readme_has_at_most_three_tables_of_results():
     assert "](docs/results.md)" in results.group(1)
 
 
+def test_every_page_is_linked():
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    unlinked = {page.relative_to(ROOT).as_posix() for page in pages} - set(re.findall(r"\]\(([^)#]+)\)", README))
+    assert unlinked == {"README.md"}
+
+
 def test_tables_are_made_again_where_a_page_has_lost_them():
     """What stands between markers is replaced, not kept."""
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
@@ -72,7 +78,8 @@ def test_tables_are_made_again_where_a_page_has_lost_them():
     assert with_kernels(without, ROOT / "results") == page
 
 
-def test_links_of_generated_pages_lead_somewhere():
-    for page, text in generated(ROOT).items():
+def test_links_lead_somewhere():
+    pages = {page: page.read_text(encoding="utf-8") for page in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]}
+    for page, text in (pages | generated(ROOT)).items():
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             assert link.startswith("http") or (page.parent / link).exists(), f"{page}: {link}"
