@@ -23,7 +23,7 @@ def write_files(folder: Path) -> None:
 
 def make(checkpoints: Path, step: int) -> Path:
     target = checkpoint.step_folder(checkpoints, step)
-    return checkpoint.save(target, write_files, step=step, config_hash="c", bytes_needed=1)
+    return checkpoint.commit(target, write_files, step=step, config_hash="c", bytes_needed=1)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_failing_write_leaves_nothing(checkpoints: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DiskError, match="1,234 bytes needed"):
-        checkpoint.save(checkpoints / "step-00000001", fail, step=1, config_hash="c", bytes_needed=1234)
+        checkpoint.commit(checkpoints / "step-00000001", fail, step=1, config_hash="c", bytes_needed=1234)
     assert list(checkpoints.iterdir()) == []
 
 

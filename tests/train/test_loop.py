@@ -269,7 +269,14 @@ def test_tensorboard_only_when_asked_and_installed(store: Path, tmp_path: Path, 
 
 def test_plain_lines_where_there_is_no_terminal(store: Path, tmp_path: Path, capsys) -> None:
     train(tiny_config(store, train__log_every=5), tmp_path / "run")
-    lines = capsys.readouterr().out.splitlines()
+    first, *lines = capsys.readouterr().out.splitlines()
+    for fact in (
+        "t2-tiny, ",
+        " parameters, on cpu (float32, eager, ops by torch)",
+        f"causal_lm on {store}",
+        "12 steps of 4",
+    ):
+        assert fact in first
     assert [line.split("  ")[0] for line in lines] == [
         "step 1/12", "step 5/12", "step 6/12", "step 10/12", "step 12/12", "step 12/12",
     ]  # fmt: skip

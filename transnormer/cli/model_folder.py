@@ -19,8 +19,8 @@ class Weights(StrEnum):
 def model_folder(path: Path, weights: Weights | None) -> Path:
     """The folder of a run's weights (final unless another is asked for), or the model folder itself."""
     if (path / "config.yaml").is_file():
+        from transnormer.train.checkpoint import weights_folder
         from transnormer.train.run_folder import RunFolder
-        from transnormer.train.snapshots import weights_folder
 
         return weights_folder(RunFolder(path), (weights or Weights.final).value)[0]
     if not path.is_dir():

@@ -20,7 +20,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def weight_decays(model: nn.Module, optim: OptimSection) -> dict[nn.Parameter, float]:
-    """The trainable parameters with their decay: matrices decay, biases, norms and embeddings only with `decay_all`."""
+    """The trainable parameters with their decay, those that decay first.
+
+    Matrices do; biases, norms and embeddings only with `decay_all`.
+    """
     embeddings = {
         id(weight)
         for module in model.modules()
@@ -32,7 +35,7 @@ def weight_decays(model: nn.Module, optim: OptimSection) -> dict[nn.Parameter, f
         if parameter.requires_grad:
             is_matrix = parameter.ndim >= 2 and id(parameter) not in embeddings
             decays[parameter] = optim.weight_decay if is_matrix or optim.decay_all else 0.0
-    return decays
+    return dict(sorted(decays.items(), key=lambda item: -item[1]))
 
 
 class AdamW:
@@ -46,8 +49,7 @@ class AdamW:
         self._sizes = [parameter.numel() for parameter in self.parameters]
         device = self.parameters[0].device
         self._weights, self.gradients, self._first, self._second = torch.zeros(4, sum(self._sizes), device=device)
-        each = torch.tensor(list(decays.values()), device=device)
-        self._decay = each.repeat_interleave(torch.tensor(self._sizes, device=device))
+        self._decays = _runs(list(decays.values()), self._sizes)
         self._updates = torch.zeros((), device=device)
         self._apply = execution.compile(_adamw)
         self.read_weights()
@@ -75,15 +77,10 @@ class AdamW:
         whatever the gradients are.
         """
         self._updates.add_(go)
-        self._apply(
-            (self._weights, self.gradients, self._first, self._second, self._decay),
-            self._updates.double().clamp(min=1),
-            rate,
-            beta1,
-            norm,
-            go,
-            self._optim,
-        )
+        updates = self._updates.double().clamp(min=1)
+        for part, decay in self._decays:
+            vectors = (self._weights[part], self.gradients[part], self._first[part], self._second[part])
+            self._apply(vectors, decay, updates, rate, beta1, norm, go, self._optim)
         torch._foreach_copy_([parameter.data for parameter in self.parameters], self._views(self._weights))
 
     def reset(self) -> None:
@@ -132,8 +129,19 @@ class AdamW:
         return [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
 
 
+def _runs(decays: list[float], sizes: list[int]) -> list[tuple[slice, float]]:
+    """The stretches of a vector of parameters of these sizes that have one decay."""
+    runs, start = [], 0
+    for decay in dict.fromkeys(decays):
+        stop = start + sum(size for size, each in zip(sizes, decays, strict=True) if each == decay)
+        runs.append((slice(start, stop), decay))
+        start = stop
+    return runs
+
+
 def _adamw(
-    vectors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    vectors: tuple[Tensor, Tensor, Tensor, Tensor],
+    decay: float,
     updates: Tensor,
     rate: Tensor,
     beta1: Tensor,
@@ -142,7 +150,7 @@ def _adamw(
     optim: OptimSection,
 ) -> None:
     """In one pass over memory when compiled. The scalars are float64: 1 - 0.999 loses four digits in float32."""
-    weights, gradients, first, second, decay = vectors
+    weights, gradients, first, second = vectors
     beta2, eps = optim.betas[1], optim.eps
     if optim.clip_norm is not None:
         gradients = gradients * (optim.clip_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -80,6 +80,7 @@ class TrainingStep:
         self._history = torch.zeros(length, 2, dtype=torch.float64, device=device)
         self._scale = torch.ones((), device=device)  # one over the number of targets of the global batch
         self._micro_batches: list[Batch] = []
+        self._ahead: tuple[int, list[Batch]] = (-1, [])  # the number of the batch that is probably next, and itself
         self._run: Callable[[], object] | None = None
 
     def prepare(self) -> None:
@@ -112,7 +113,7 @@ class TrainingStep:
         self._go.fill_(True)
         tokens = []
         for index, batch in enumerate(batches):  # while the GPU makes one step, the next batch is put together here
-            feeds = self._feeds_of(batch)
+            feeds = self._ahead[1] if self._ahead[0] == batch else self._feeds_of(batch)
             targets, count = self.ranks.sum_floats(
                 [float(sum(map(self.feeds.targets, feeds))), float(sum(map(self.feeds.tokens, feeds)))]
             )
@@ -122,6 +123,8 @@ class TrainingStep:
             self.ranks.share_buffers(self.model)
             self._run()
             tokens.append(int(count))
+        if self.execution.records:  # put together while the GPU still works
+            self._ahead = (batches[-1] + 1, self._feeds_of(batches[-1] + 1))
         outcomes = []
         for count, (loss, norm) in zip(tokens, self._history[: len(batches)].tolist(), strict=True):
             outcomes.append(StepOutcome(loss, norm, count))

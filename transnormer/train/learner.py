@@ -15,6 +15,7 @@ from torch import nn
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError, TransNormerError
 from transnormer.models.saving import follow_umask, save_quietly
+from transnormer.ops.backend import explain
 from transnormer.step.evaluation import Evaluation
 from transnormer.step.execution import CannotRun, Execution, choose_execution
 from transnormer.step.training import StepOutcome, TrainingStep
@@ -46,6 +47,18 @@ class Learner:
     def _step(self) -> TrainingStep:
         """Made when first needed: an evaluation alone has no use for the optimizer's memory."""
         return TrainingStep(self.model, self._feeds, self.config, self.execution, self.ranks)
+
+    def describe(self) -> str:
+        """What is trained, where and on what, in a line."""
+        train, store = self.config.train, self.task.store
+        precision = "bf16" if self.execution.bf16 else "float32"
+        backend = explain("norm_attention", self.ranks.device).backend
+        processes = f" in {self.ranks.world_size} processes" if self.ranks.world_size > 1 else ""
+        return (
+            f"{self.config.model.preset}, {count_parameters(self.model):,} parameters, on {self.ranks.device.type}"
+            f"{processes} ({precision}, {self.execution.name}, ops by {backend}); {self.config.task} on {store.path}, "
+            f"{self.task.num_train_samples:,} samples; {train.steps:,} steps of {train.batch_size}"
+        )
 
     def prepare(self) -> None:
         """Compile what is to be compiled, so that it is not counted as training."""

@@ -19,20 +19,21 @@ from transnormer.step.execution import choose_execution
 from transnormer.step.schedules import learning_rate
 from transnormer.step.training import StepOutcome
 from transnormer.tasks.registry import find_data
-from transnormer.train.checkpoint import Quarantined, list_checkpoints
-from transnormer.train.learner import Learner
-from transnormer.train.outcome import write_result
-from transnormer.train.ranks import Ranks
-from transnormer.train.recorder import Recorder, require_tensorboard
-from transnormer.train.run_folder import RunFolder
-from transnormer.train.snapshots import (
+from transnormer.train.checkpoint import (
+    Quarantined,
     Which,
     keep_best_and_last,
+    list_checkpoints,
     restore,
     save_checkpoint,
     save_final,
     weights_folder,
 )
+from transnormer.train.learner import Learner
+from transnormer.train.ranks import Ranks
+from transnormer.train.recorder import Recorder, require_tensorboard
+from transnormer.train.result import write_result
+from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import Best, RunState
 
 _SPLIT = "valid"  # what a run is evaluated on while it trains
@@ -140,6 +141,7 @@ class Loop:
     def run(self) -> None:
         """Gradients, then an update if they are finite, until the last step."""
         if self.state.step < self.config.train.steps:
+            self.recorder.say(self.learner.describe())
             with self.recorder.preparing(_PREPARATION[self.learner.execution.name]):
                 self.learner.prepare()
         while True:

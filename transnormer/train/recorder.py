@@ -61,6 +61,11 @@ class Recorder:
         if self._display:
             self._display.say(text)
 
+    def say(self, text: str) -> None:
+        """A line for whoever watches; the journal has no need of it."""
+        if self._display:
+            self._display.say(text)
+
     @contextmanager
     def preparing(self, what: str | None) -> Iterator[None]:
         """Work before the first step, told if it takes long: before and, in the journal, after; no time of a step."""
