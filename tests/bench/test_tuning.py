@@ -24,7 +24,7 @@ def _choose(folder: str) -> tuple[float, float, str]:
     times: list = []
     CachingAutotuner.benchmark_all_configs = slow
     tuning.lock_file = lambda: Path(folder) / "lock"
-    for _ in range(2):  # as one worker prepares one cell after the other: the lock is taken once, not within itself
+    for _ in range(2):  # as one worker prepares several measurements: the lock is taken once, not within itself
         tuning.tune_one_at_a_time()
     tuner = object.__new__(CachingAutotuner)
     answer = tuner.benchmark_all_configs("the best")

@@ -72,7 +72,7 @@ def test_pieces_stay_small_whatever_ends_a_line(tmp_path: Path, monkeypatch: pyt
 
 
 def test_lines_as_pieces_would_not(bpe):
-    """The law above has teeth: cutting after line ends changes the tokens."""
+    """The test above can fail: cutting after line ends changes the tokens."""
     text = "a\n\nb\n\n\nc"
     assert [number for line in text.splitlines(keepends=True) for number in ids(bpe, line)] != ids(bpe, text)
 

@@ -1,4 +1,4 @@
-"""ListOps: the generator against the exact law of the official one, the language, and the official files."""
+"""ListOps: the generator against the exact distribution of the official one, the language, and the official files."""
 
 import hashlib
 import itertools
@@ -31,7 +31,7 @@ def sample() -> list[tuple[np.ndarray, int]]:
 
 
 @pytest.fixture(scope="module")
-def law() -> tuple[np.ndarray, np.ndarray]:
+def distribution() -> tuple[np.ndarray, np.ndarray]:
     """P(length) of a tree below 2,000 tokens and P(root's arguments, length): generating functions, level by level."""
     digit = np.zeros(2000)
     digit[1] = 1
@@ -52,8 +52,8 @@ def assert_drawn_from(counts: np.ndarray, probabilities: np.ndarray) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < freedom + 4 * np.sqrt(2 * freedom) + 8
 
 
-def test_one_tree_in_twelve_has_a_length_that_is_kept(law):
-    expected = law[0][501:2000].sum()
+def test_one_tree_in_twelve_has_a_length_that_is_kept(distribution):
+    expected = distribution[0][501:2000].sum()
     assert expected == pytest.approx(0.0828, abs=1e-4)
     drawn = 40_000
     length = trees.lengths(trees.grow(generator(5, 0, LISTOPS), drawn), drawn)
@@ -61,11 +61,11 @@ def test_one_tree_in_twelve_has_a_length_that_is_kept(law):
     assert kept == pytest.approx(expected, abs=4 * np.sqrt(expected / drawn))
 
 
-def test_lengths(sample, law):
+def test_lengths(sample, distribution):
     length = np.array([len(tokens) for tokens, _ in sample])
     assert length.min() > 500
     assert length.max() < 2000
-    kept = law[0][501:2000] / law[0][501:2000].sum()
+    kept = distribution[0][501:2000] / distribution[0][501:2000].sum()
     deciles = 501 + np.searchsorted(np.cumsum(kept), np.arange(0.1, 0.95, 0.1))
     assert deciles.tolist() == [577, 658, 747, 845, 954, 1078, 1225, 1406, 1643]
     edges = np.concatenate([[500], deciles, [1999]])
@@ -75,10 +75,10 @@ def test_lengths(sample, law):
     assert length.mean() == pytest.approx(1035.0, abs=4 * 393.8 / np.sqrt(len(length)))
 
 
-def test_roots(sample, law):
+def test_roots(sample, distribution):
     # An argument of the root ends wherever one bracket is open.
     arity = [(np.cumsum((tokens <= 4).astype(int) - (tokens == 5))[1:] == 1).sum() for tokens, _ in sample]
-    assert_drawn_from(np.bincount(arity, minlength=11)[2:], law[1][:, 501:2000].sum(axis=1))
+    assert_drawn_from(np.bincount(arity, minlength=11)[2:], distribution[1][:, 501:2000].sum(axis=1))
     assert_drawn_from(np.bincount([tokens[0] for tokens, _ in sample], minlength=5)[1:5], np.ones(4))
 
 

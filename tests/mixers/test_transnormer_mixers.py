@@ -18,8 +18,8 @@ def heads(x: torch.Tensor) -> torch.Tensor:
 
 
 def rotated(x: torch.Tensor, rotation: torch.nn.Module, positions: torch.Tensor) -> torch.Tensor:
-    mirror = torch.eye(WIDTH // HEADS, dtype=x.dtype) - 2 * torch.outer(rotation.reflection, rotation.reflection)
-    pairs = torch.view_as_complex((x @ mirror).unflatten(-1, (-1, 2)).contiguous())
+    reflected = torch.eye(WIDTH // HEADS, dtype=x.dtype) - 2 * torch.outer(rotation.reflection, rotation.reflection)
+    pairs = torch.view_as_complex((x @ reflected).unflatten(-1, (-1, 2)).contiguous())
     angles = positions[:, None].double() * rotation.theta
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[:, None]).flatten(-2)
 

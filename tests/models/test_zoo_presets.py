@@ -1,4 +1,4 @@
-"""Every method of the zoo runs by name in every shell it can serve, with the paper's parameter counts, and decodes."""
+"""Every method of the zoo runs by name in every model config it can serve, has the paper's size, and decodes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_shells_of_flash_and_long_short_are_their_own():
 
 
 def small(name: str) -> torch.nn.Module:
-    """The preset with its own shell, but narrow and of two layers."""
+    """The preset with its own model config, but of a small width and two layers."""
     torch.manual_seed(0)
     config = tn.preset(name, vocab_size=259, hidden_size=32, num_attention_heads=2, num_hidden_layers=2, dropout=0.0)
     if config.causal:

@@ -93,7 +93,7 @@ def compile_ahead(cases: list[str], shapes: list[str], peers: list[str], jobs: i
 
 
 def compile_contender(name: str, case: str, shape: str) -> None:
-    """Run one way to compute a case once, forward and backward.
+    """Run one implementation of a case once, forward and backward.
 
     This process is not alone: Inductor chooses kernels by time while no other one does, and what flash-linear-attention
     chooses is not kept; the measurement does that again.
@@ -129,7 +129,7 @@ def _input_sets(shape: str, count: int | None = None) -> list[list[Tensor]]:
 
 
 def _measure(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
-    """Errors and times of a contender, or why it has none; None where it has no way to compute the case."""
+    """Errors and times of a contender, or why it has none; None where it has no implementation of the case."""
     try:
         if name == FOLDED:
             return _measure_folded(case, sets, exact)

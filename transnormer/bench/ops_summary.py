@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
-    """One entry per case, shape and way of ours; in each pass a ratio of at most 1 means as fast or faster."""
+    """One entry per case, shape and variant of ours; in each pass a ratio of at most 1 means as fast or faster."""
     summary = []
     for ours in rows:
         if ours["by"] not in OURS or "forward_us" not in ours:

@@ -1,4 +1,4 @@
-"""Other ways to compute our ops: plain PyTorch, torch.compile, SDPA, FlexAttention, flash-linear-attention.
+"""Other implementations of our ops: plain PyTorch, torch.compile, SDPA, FlexAttention, flash-linear-attention.
 
 A peer is given what makes it fast: FlexAttention's block mask is built before the clock starts, the feature map and the
 norm around flash-linear-attention's kernels are compiled. fla's `chunk_simple_gla` without a gate is the same code as
@@ -22,7 +22,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops import rms_norm
 from transnormer.ops.feature_maps import one_plus_elu
 
-# The op of a case at a length, or None where the peer has no way to compute that case.
+# The op of a case at a length, or None where the peer has no implementation of that case.
 Builder = Callable[[str, int], Op | None]
 _FLA = "flash-linear-attention"
 

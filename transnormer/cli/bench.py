@@ -71,7 +71,7 @@ def ops(
 ) -> None:
     """Time and memory of the two attentions, forward and backward.
 
-    On the CPU over the length; on a GPU at the shapes of language models and LRA, beside other ways to compute them.
+    On the CPU over the length; on a GPU at the shapes of language models and LRA, beside other implementations.
 
     Example: transnormer bench ops --lengths 2k,16k --out results/bench/ops-cpu.json
     """

@@ -39,10 +39,10 @@ def _mixers() -> None:
     rows = []
     for name in list_mixers():
         traits = mixer_class(name).traits
-        modes = [word for word, able in (("causal", traits.causal), ("bidirectional", traits.bidirectional)) if able]
+        forms = [form for form, able in (("causal", traits.causal), ("bidirectional", traits.bidirectional)) if able]
         state = "constant" if traits.recurrent else "grows with T" if traits.cache else "none"
         options = ", ".join(mixer_options(name))
-        rows.append((name, traits.summary, " + ".join(modes), traits.cost, state, options, traits.paper))
+        rows.append((name, traits.summary, " + ".join(forms), traits.cost, state, options, traits.paper))
     print_table(["mixer", "what it is", "masks", "time", "decode state", "options", "paper"], rows)
 
 

@@ -45,7 +45,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @cache
 def all_keys() -> dict[str, Key]:
     """Every key by its dotted path, in the order of the schema."""
-    return {key.path: key for key in _walk(RunConfig, "")}
+    return {key.path: key for key in _collect(RunConfig, "")}
 
 
 @cache
@@ -95,12 +95,12 @@ def _has_words(description: str, leaf: str) -> bool:
     return re.search(rf"\b{re.escape(leaf.replace('_', ' '))}\b", description) is not None
 
 
-def _walk(section: type[Section], prefix: str) -> list[Key]:
+def _collect(section: type[Section], prefix: str) -> list[Key]:
     keys: list[Key] = []
     for name, field in section.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Section):
-            keys += _walk(annotation, f"{prefix}{name}.")
+            keys += _collect(annotation, f"{prefix}{name}.")
         else:
             keys.append(
                 Key(

@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service: kernels of several processes on one GPU at the same time instead of in turns.
+"""NVIDIA's Multi-Process Service: kernels of several processes on one GPU at the same time instead of time-sliced.
 
 A control daemon listens in CUDA_MPS_PIPE_DIRECTORY; processes with that variable become its clients, and the first of
 them makes it start a server. (NVIDIA, "Multi-Process Service", and nvidia-cuda-mps-control(1).)

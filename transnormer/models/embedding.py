@@ -56,7 +56,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         [gradient], [ids] = gradients, ctx.saved_tensors
-        places = torch.arange(ctx.rows, device=ids.device)
-        one_hot = (ids.flatten().unsqueeze(-1) == places).to(ctx.dtype)  # [N, rows]
+        index = torch.arange(ctx.rows, device=ids.device)
+        one_hot = (ids.flatten().unsqueeze(-1) == index).to(ctx.dtype)  # [N, rows]
         summed = one_hot.mT @ gradient.flatten(0, -2).to(ctx.dtype)
         return summed.to(gradient.dtype), None, None

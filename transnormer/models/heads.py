@@ -38,7 +38,7 @@ def _require_table(config: TransNormerConfig) -> None:
 
 
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
-    """Predicts the next token; generates with a state that does not grow with the text."""
+    """Predicts the next token; generates with a state that does not grow with the sequence."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 

@@ -129,10 +129,10 @@ def decoding(results: Path) -> str | None:
         for context in settings["contexts"]:
             pair = [found[name, batch, context] for name in names]
             rates = [row.get("tokens_per_second") for row in pair]
-            texts = ["does not fit" if rate is None else f"{rate:,.0f}" for rate in rates]
+            shown = ["does not fit" if rate is None else f"{rate:,.0f}" for rate in rates]
             ratio = f"{rates[0] / rates[1]:.1f}×" if all(rates) else NONE
             states = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in pair]
-            rows.append([f"{batch}", f"{context:,}", *texts, ratio, *states])
+            rows.append([f"{batch}", f"{context:,}", *shown, ratio, *states])
     # A preset's own vocabulary may be another: what was measured says how large it was.
     sizes = " and ".join(f"{found[name, batch, context]['parameters'] / 1e6:.1f} M" for name in names)
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]

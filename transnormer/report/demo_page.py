@@ -22,7 +22,7 @@ def write_demo_page(twins: Sequence[Twin], sample: str, path: Path) -> None:
             Section(
                 "Side by side",
                 text=f"Scored on held-out files: {result['protocol']}. The decode state of TransNormer stays as it "
-                "is however long the text grows; the vanilla transformer's cache grows with it.",
+                "is however long the sequence grows; the vanilla transformer's cache grows with it.",
                 table=Table(COLUMNS, [twin.row() for twin in twins]),
             ),
             Section(

@@ -154,9 +154,9 @@ class LongRangeArena(Task):
                 batch[f"{prefix}attention_mask"] = mask
         if self._protocol.masks_black:
             batch["attention_mask"] = batch["input_ids"] != 0
-            # A masked pixel is left out of its row of tokens; those that stay keep their places in the image.
-            places = torch.arange(ids[0].shape[1], device=ids[0].device)
-            batch["position_ids"] = places.expand_as(ids[0])
+            # A masked pixel is left out of its row of tokens; those that stay keep their positions in the image.
+            positions = torch.arange(ids[0].shape[1], device=ids[0].device)
+            batch["position_ids"] = positions.expand_as(ids[0])
         batch["labels"] = labels
         return batch
 

@@ -55,9 +55,9 @@ class ResidentArena(Feeds):
     def batch(self, feed: Batch, split: str = "train") -> Batch:
         """The examples of these numbers; `feed` and the result are on the device."""
         table, rows = self._table(split), feed["rows"]
-        places = torch.arange(table.ids.shape[-1], device=self._device)
+        positions = torch.arange(table.ids.shape[-1], device=self._device)
         ids = table.ids[rows].long().unbind(dim=1)
-        masks = (places < table.lengths[rows].unsqueeze(-1)).unbind(dim=1)
+        masks = (positions < table.lengths[rows].unsqueeze(-1)).unbind(dim=1)
         return self._arena.assemble(ids, masks, table.labels[rows])
 
     def load(self, split: str) -> None:
