@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -44,17 +45,55 @@ def disk_full_at_save(run: str, step: int, limit: int) -> None:
     _watch_save(run, step, fill)
 
 
-def slow(seconds: float) -> None:
-    """Make every step take at least so long, for whoever wants to aim at it from outside."""
+def stop_at_saves(run: str, steps: list[int]) -> None:
+    """Stop (SIGSTOP) just before the checkpoint of each of these steps."""
+
+    def stop(count: int, _: str) -> None:
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    for step in steps:
+        _watch_save(run, step, stop)
+
+
+def stop_at_step(step: int) -> None:
+    """Stop (SIGSTOP) when a step (counted from 1) is about to be made: who waits for that cannot come too late."""
+
+    def stop(at: int) -> None:
+        if at == step:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    _before_steps(stop)
+
+
+def slow_then_held(seconds: float, steps: int, note: str) -> None:
+    """Make every step take at least so long; after so many, say so in a file and wait to be told to stop."""
+    left = steps
+
+    def delay(_: int) -> None:
+        nonlocal left
+        left -= 1
+        time.sleep(seconds)
+        if left < 0:
+            Path(note).touch()
+            handler: Any = signal.getsignal(signal.SIGTERM)
+            while not handler.__self__.received:
+                time.sleep(0.002)
+
+    _before_steps(delay)
+
+
+def _before_steps(act: Callable[[int], None]) -> None:
+    """Call `act` with the number of each step before it is made."""
     from transnormer.train.learner import Learner
 
     advance = Learner.advance
 
-    def delayed(self: Any, step: int, batches: Any) -> Any:
-        time.sleep(seconds)
+    def acted(self: Any, step: int, batches: Any) -> Any:
+        act(step + 1)
         return advance(self, step, batches)
 
-    Learner.advance = delayed  # type: ignore[method-assign]
+    Learner.advance = acted  # type: ignore[method-assign]
 
 
 def poison_batch(step: int) -> None:

@@ -4,7 +4,8 @@ Importing torch and transformers takes seconds; a fork of a process that has the
 stopped and starved of disk like any other. Requests and replies are JSON lines:
 
     {"arguments": ["train", ...], "log": path, "fault": [name, {option: value}] | null, "environment": {}}  ->  pid
-    {"wait": pid}                                       ->  exit code, -n if signal n ended it, HUNG after two minutes
+    {"wait": pid}                                       ->  exit code, -n if signal n ended it; hung after five minutes
+    {"wait_for_stop": pid}                              ->  stopped when it has stopped itself, or as above
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ import transnormer.tasks.causal_lm
 import transnormer.tasks.masked_lm
 import transnormer.train.loop  # noqa: F401 (imported for the forks)
 from transnormer.cli.app import main as command
-
-HUNG = 1000  # no exit code is that large
+from transnormer.mixers.registry import list_mixers
 
 
 def serve() -> None:
@@ -33,26 +33,29 @@ def serve() -> None:
         if "wait" in request:
             reply(wait(request["wait"]))
             continue
+        if "wait_for_stop" in request:
+            reply(wait(request["wait_for_stop"], os.WUNTRACED))
+            continue
         pid = os.fork()
         if pid == 0:
             run(**request)
         reply(pid)
 
 
-def wait(pid: int) -> int:
-    deadline = time.monotonic() + 120
+def wait(pid: int, options: int = 0) -> int | str:
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
+        changed, status = os.waitpid(pid, os.WNOHANG | options)
+        if changed:
+            return "stopped" if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return HUNG
+    return "hung"
 
 
-def reply(number: int) -> None:
-    print(number, flush=True)
+def reply(answer: int | str) -> None:
+    print(answer, flush=True)
 
 
 def run(
@@ -81,4 +84,5 @@ def run(
 
 
 if __name__ == "__main__":
+    list_mixers()  # imports them all
     serve()

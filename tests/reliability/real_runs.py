@@ -40,7 +40,8 @@ class Forks:
         """Start a command and return its pid."""
         self._log.unlink(missing_ok=True)
         words = [str(argument) for argument in arguments]
-        return self._ask({"arguments": words, "log": str(self._log), "fault": fault, "environment": environment or {}})
+        request = {"arguments": words, "log": str(self._log), "fault": fault, "environment": environment or {}}
+        return int(self._ask(request))
 
     def start_ranks(self, *arguments: str | Path, fault: Fault | None = None) -> list[int]:
         """Start a command as the two ranks of one run, as torchrun does, and return their pids."""
@@ -53,9 +54,13 @@ class Forks:
 
     def wait(self, pid: int) -> int:
         """The exit code of a command, -n if signal n ended it."""
-        code = self._ask({"wait": pid})
-        assert code < 1000, "the command hung"
-        return code
+        answer = self._ask({"wait": pid})
+        assert answer != "hung"
+        return int(answer)
+
+    def wait_for_stop(self, pid: int) -> None:
+        """Until a command has stopped itself, as a fault told it to."""
+        assert self._ask({"wait_for_stop": pid}) == "stopped", self.output
 
     def run(self, *arguments: str | Path, fault: Fault | None = None) -> int:
         """Run a command to its end."""
@@ -69,14 +74,14 @@ class Forks:
     def close(self) -> None:
         assert self._server.stdin is not None
         self._server.stdin.close()
-        self._server.wait(timeout=30)
+        self._server.wait(timeout=300)
 
-    def _ask(self, request: dict[str, Any]) -> int:
+    def _ask(self, request: dict[str, Any]) -> str:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        return self._server.stdout.readline().strip()
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,8 @@ class Case:
         assert [path for path in self.run.rglob("*") if path.name.startswith(".tmp-")] == []
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Poll until the condition holds."""
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    """Poll until the condition holds, however busy the machine is."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

@@ -51,8 +51,11 @@ def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -
 def test_killed_from_outside_while_a_save_is_in_progress(case: Case, scratch: Path) -> None:
     for delay in (0.0, 0.002, 0.005, 0.01):
         one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{delay}")
-        pid = one.forks.start("train", one.recipe, "--out", one.run)
-        wait_until(lambda run=one.run: any((run / "checkpoints").glob(".tmp-*")))
+        # The second stop keeps it from ending before this process is woken.
+        fault = ("stop_at_saves", {"run": str(one.run), "steps": [6, 9]})
+        pid = one.forks.start("train", one.recipe, "--out", one.run, fault=fault)
+        one.forks.wait_for_stop(pid)
+        os.kill(pid, signal.SIGCONT)
         time.sleep(delay)
         os.kill(pid, signal.SIGKILL)
         assert one.forks.wait(pid) == -signal.SIGKILL
@@ -77,15 +80,16 @@ def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: 
     def written() -> int:
         return journal.read_bytes().count(b"\n") if journal.is_file() else 0
 
-    slow = ("slow", {"seconds": 0.01})
-    pid = forks.start(*arguments, "--out", calm.run, fault=slow)
+    # A life ends after eight steps if not before: on a busy machine a run may be over before this process is woken.
+    held = scratch / "held"
+    fault = ("slow_then_held", {"seconds": 0.01, "steps": 8, "note": str(held)})
+    pid = forks.start(*arguments, "--out", calm.run, fault=fault)
     deaths = 0
     while True:
         if deaths < 10:
             wait_until((calm.run / "config.yaml").is_file)
-            # Not by the clock: on a busy machine a run may be over before this process is woken.
             some = written() + generator.randint(1, 8)
-            wait_until(lambda some=some: written() >= some or (calm.run / "result.json").is_file())
+            wait_until(lambda some=some: written() >= some or held.exists() or (calm.run / "result.json").is_file())
             time.sleep(generator.uniform(0.0, 0.02))
             os.kill(pid, generator.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         code = forks.wait(pid)
@@ -93,6 +97,7 @@ def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: 
             break
         assert code in (-signal.SIGKILL, 75, -signal.SIGTERM, 130), forks.output
         deaths += 1
-        pid = forks.start("resume", calm.run, fault=slow)
+        held.unlink(missing_ok=True)
+        pid = forks.start("resume", calm.run, fault=fault if deaths < 10 else None)
     assert deaths >= 5
     calm.require_equal_end()

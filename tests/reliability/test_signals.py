@@ -6,31 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from real_runs import Case, wait_until
+from real_runs import Case
 from tiny_run import journal_lines, losses
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
-    pid = case.forks.start("train", case.recipe, "--out", case.run, fault=("slow", {"seconds": 0.1}))
-    wait_until(lambda: (case.run / "journal.jsonl").is_file() and len(losses_so_far(case.run)) >= 4)
-    sent = time.monotonic()
+    pid = case.forks.start("train", case.recipe, "--out", case.run, fault=("stop_at_step", {"step": 5}))
+    case.forks.wait_for_stop(pid)
     os.kill(pid, number)
+    os.kill(pid, signal.SIGCONT)
     assert case.forks.wait(pid) == 75
-    assert time.monotonic() - sent < 5
     assert "transnormer resume" in case.forks.output
-    stopped_after = losses(case.run)[-1][0]
+    assert losses(case.run)[-1][0] == 5, "the step in progress is finished, and no other"
     assert case.resume() == 0, case.forks.output
     case.require_equal_end()
-    assert journal_lines(case.run, "resumed")[0]["step"] == stopped_after
-
-
-def losses_so_far(run: Path) -> list[bytes]:
-    return (run / "journal.jsonl").read_bytes().splitlines()
+    assert journal_lines(case.run, "resumed")[0]["step"] == 5
 
 
 @pytest.mark.parametrize("number", [0, 10, 27])
@@ -52,16 +46,27 @@ def test_two_signals_end_the_process_at_once(case: Case, number: int) -> None:
     assert not (case.run / "quarantine").exists()
 
 
+STOPPED_AT_STEP_5 = """
+import runpy, faults
+faults.stop_at_step(5)
+runpy.run_module("transnormer", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_the_command_itself_from_a_fresh_interpreter(case: Case) -> None:
     """The whole way once without the fork server: python -m transnormer, SIGTERM, 75, resume, 0."""
-    command = [sys.executable, "-m", "transnormer"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     arguments = ["train", str(case.recipe), "--out", str(case.run)]
-    process = subprocess.Popen([*command, *arguments], env=environment, stdout=subprocess.DEVNULL)
-    wait_until(lambda: any((case.run / "checkpoints").glob(".tmp-*")), seconds=120)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED_AT_STEP_5, *arguments], env=environment, stdout=subprocess.DEVNULL
+    )
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 75
-    done = subprocess.run([*command, "resume", str(case.run)], env=environment, capture_output=True, text=True)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(timeout=300) == 75
+    resume = [sys.executable, "-m", "transnormer", "resume", str(case.run)]
+    done = subprocess.run(resume, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "step 12/12" in done.stdout
     case.require_equal_end()
