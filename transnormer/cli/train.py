@@ -76,10 +76,10 @@ def _check_task(config: RunConfig) -> None:
 
 
 def _check_out(out: Path) -> None:
-    """Likewise a folder that cannot be a new run's; of several processes the first may have begun to fill it."""
+    """Likewise a folder that cannot be a new run's; the first of several tells the others once they have met."""
     from transnormer.train.run_folder import RunFolder
 
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         RunFolder(out).require_new()
 
 
