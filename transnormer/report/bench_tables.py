@@ -82,6 +82,45 @@ def training(results: Path) -> str | None:
     )
 
 
+def training_runs(results: Path) -> str | None:
+    """What `transnormer train` itself made, evaluations and checkpoints beside it: results/train/*.json."""
+    found = {file.stem: read_record(file) for file in sorted((results / "train").glob("*.json"))}
+    rows = [
+        [
+            name,
+            f"{result['parameters'] / 1e6:.1f} M",
+            f"{result['tokens_per_second'] / 1e6:.2f} M",
+            f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
+            f"{result['steps']:,}",
+        ]
+        for name, result in found.items()
+        if result
+    ]
+    if not rows:
+        return None
+    columns = ["run", "parameters", "tokens/s", "peak memory, evaluations included", "steps"]
+    return (
+        "**`transnormer train`** as it runs, one CUDA graph a step (results/train: `result.json` of runs of lm/text "
+        "with t2-lm on GPT-2's 50,257 tokens at 128 × 512 and 8 × 8,192 tokens, and of lm/wikitext103 on synthetic "
+        f"tokens of its 267,744):\n\n{markdown(columns, rows)}\n"
+    )
+
+
+def vocabularies(results: Path) -> str | None:
+    record = read_record(results / "bench" / "loss-h200.json")
+    if record is None:
+        return None
+    rows = [
+        [f"{row['vocabulary']:,}", f"{row['milliseconds']:.2f}", f"{row['microseconds_a_column']:.3f}"]
+        for row in record["rows"]
+    ]
+    return (
+        f"**Any vocabulary at the same price**: loss and gradients of {record['settings']['tokens']:,} tokens of width "
+        f"{record['settings']['width']} ({_gpu(record)}, bf16; {_command(record)}):\n\n"
+        f"{markdown(['vocabulary', 'ms', 'µs a column'], rows)}\n"
+    )
+
+
 def speed_over_length(results: Path) -> str | None:
     record = read_record(results / "bench" / "speed-paper.json")
     if record is None:

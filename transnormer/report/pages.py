@@ -22,6 +22,8 @@ Section = Callable[[Path], str | None]
 # A reader of the README needs three; every other table is on the page of results.
 IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)
 IN_RESULTS: tuple[Section, ...] = (
+    bench_tables.training_runs,
+    bench_tables.vocabularies,
     bench_tables.decoding,
     bench_tables.kernels,
     bench_tables.growth,

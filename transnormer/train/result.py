@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import torch
 
 from transnormer.config.load import config_hash
-from transnormer.environment import hardware, source_commit, versions
+from transnormer.environment import describe_environment
 from transnormer.files import write_json
 from transnormer.train.learner import Learner, count_parameters
 from transnormer.train.run_folder import RunFolder
@@ -44,10 +45,10 @@ def write_result(
         "device": learner.ranks.device.type,
         "precision": "bf16" if learner.ranks.uses_bf16 else "float32",
         "execution": learner.execution.name,
+        "data": {"store": learner.task.store.path.name, "digest": learner.task.store.digest},
         "config_hash": config_hash(config),
-        "commit": source_commit(),
-        "versions": versions(),
-        "hardware": hardware(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **describe_environment(),
     }
     write_json(folder.result_file, result)
     return result
