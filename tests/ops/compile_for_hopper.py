@@ -1,6 +1,7 @@
 """Compile the kernels for an H200 (sm_90) where there is no GPU: python tests/ops/compile_for_hopper.py
 
 For others by capability and bytes of shared memory that a program may take: ... compile_for_hopper.py 89 101376.
+With --attention or --rest before them only those kernels, each of them at every size, but not with every option there.
 The interpreter runs kernels that the compiler refuses, and says nothing about registers. Here every kernel is built by
 Triton's compiler and launched into nothing; a line for each says what it takes of a multiprocessor.
 """
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,10 +104,14 @@ def differentiated(*results: Tensor) -> None:
     sum((x.float().sum() for x in results if x.requires_grad), torch.zeros(())).backward()
 
 
-def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every kernel, in the shapes and with the options that the models use, and some at the edges."""
+Cases = Iterator[tuple[str, Callable[[], None]]]
+
+
+def attention_cases(every: bool) -> Cases:
+    """Both attentions, in the shapes and with the options that the models use, and some at the edges."""
     for shape in ((64, 512, 8, 64), (1, 4096, 8, 64), (4, 512, 2, 32), (2, 512, 4, 128), (2, 1, 2, 96)):
-        for causal, everything in product((True, False), (False, True)):
+        # The heads of the paper's models are compiled without options, too.
+        for causal, everything in product((True, False), (False, True) if every or shape[0] == 64 else (True,)):
 
             def run_norm(shape=shape, causal=causal, everything=everything):
                 q, k, v = tensors(shape, shape, shape)
@@ -122,12 +127,15 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
     alike = ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64))
-    for d, e, block in (*((d, d, block) for d, block in alike), (128, 16, 128), (32, 256, 64)):
-        for kind, causal, masked, dropout, squared in (
-            ("softmax", True, False, 0.0, False),
-            ("softmax", False, True, 0.1, False),
-            ("rela", True, False, 0.0, True),
-        ):
+    variants = (
+        ("softmax", True, False, 0.0, False),
+        ("softmax", False, True, 0.1, False),
+        ("rela", True, False, 0.0, True),
+    )
+    sizes = (*((d, d, block) for d, block in alike), (128, 16, 128), (32, 256, 64))
+    for number, (d, e, block) in enumerate(sizes):
+        chosen = variants if every or number == 0 else variants[number % 3 :][:1]
+        for kind, causal, masked, dropout, squared in chosen:
             options = {
                 "kind": kind,
                 "causal": causal,
@@ -145,6 +153,10 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                             diag.diag_attention(q, k, v, mask=mask, **options, square_sums=True)
 
             yield f"diag d={d} e={e} masked={masked} {options}", run_diag
+
+
+def rest_cases(every: bool) -> Cases:
+    """Every other kernel, likewise."""
     for gain in (True, False):
 
         def run_rms(gain=gain):
@@ -177,7 +189,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             differentiated(*rotated)
 
         yield f"rotate d={d} {phi}", run_rotation
-    for d, kind, everything in product((16, 24, 64, 128), ("norm", "softmax", "rela"), (False, True)):
+    for number, (d, kind, everything) in enumerate(
+        product((16, 24, 64, 128), ("norm", "softmax", "rela"), (False, True))
+    ):
+        if not every and number % 4 not in (0, 3):  # with all options or with none, in turn
+            continue
 
         def run_rotated(d=d, kind=kind, everything=everything):
             (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
@@ -238,13 +254,17 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "cross-entropy", run_cross_entropy
 
 
-def main(capability: int = 90, most_bytes: int = SHARED_MEMORY) -> None:
+def main(cases: Cases, capability: int = 90, most_bytes: int = SHARED_MEMORY) -> None:
     triton.runtime.driver.set_active(NoDevice(capability, most_bytes))
     shared_memory.MOST = most_bytes
-    for name, run in cases():
+    for name, run in cases:
         for row in compiled(run):
             print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    some = {"--attention": attention_cases, "--rest": rest_cases}
+    if sys.argv[1:] and sys.argv[1] in some:
+        main(some[sys.argv[1]](every=False), *map(int, sys.argv[2:]))
+    else:
+        main(chain(attention_cases(every=True), rest_cases(every=True)), *map(int, sys.argv[1:]))

@@ -6,21 +6,29 @@ Used on the CPU through Triton's interpreter (small shapes) and on a GPU (all sh
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
+from itertools import product
+from typing import Any
 
+import pytest
 import torch
+from covering import covering
 from torch import Tensor
 
 # Below this relative error both paths are as good as the dtype of the reference allows.
 FLOOR = 1e-5
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def relative(error: Tensor, reference: Tensor) -> float:
     return float(error.double().norm() / reference.double().norm().clamp(min=1e-6))
+
+
+def combine(**factors: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrise by every combination; in the interpreter, which is slow, by few that hold every pair of values."""
+    few = [tuple(row.values()) for row in covering(factors, 2)]
+    return pytest.mark.parametrize(list(factors), few if INTERPRETED else product(*factors.values()), ids=str)
 
 
 def outputs_and_gradients(function: Callable, inputs: list[Tensor], seed: int) -> list[Tensor]:
@@ -55,11 +63,3 @@ def check_kernel(
         allowed = max(2 * relative(b.double() - c, c), FLOOR)
         found = relative(a.double() - c, c)
         assert found <= allowed, f"result {index}: kernel {found:.2e}, PyTorch allows {allowed:.2e}"
-
-
-def passes_in_the_interpreter(file: str) -> None:
-    """Run the tests of a file once more, with kernels: Triton decides at import, once a process, if it interprets."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_cases import FLOOR, passes_in_the_interpreter, relative
+from kernel_cases import FLOOR, relative
 
 from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, diag_decode_step, norm_attention, norm_decode_step, rotate
@@ -115,11 +115,6 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ConfigError, match="unknown kind 'sofmax'"):
         diag_decode_step(q, k, v, slots, slots, positions=positions, kind="sofmax")
     assert "a block of 512 tokens is above 128" in explain("decode_step", "cuda", slots=512).reason
-
-
-@on_the_cpu
-def test_kernels_in_the_interpreter():
-    passes_in_the_interpreter(__file__)
 
 
 def check_step(step, inputs: list, state: list, **options) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_cases import passes_in_the_interpreter
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -134,9 +133,3 @@ def test_a_compiler_sees_one_graph():
 def test_kernels_refuse_tangents(name):
     op, sizes = {**CASES, "linear_cross_entropy": CROSS_ENTROPY}[name]
     refuses_each_tangent(name, partial(op, backend="triton"), sizes, DEVICE)
-
-
-@on_the_cpu
-def test_kernels_in_the_interpreter():
-    pytest.importorskip("triton", reason="triton is not installed")
-    passes_in_the_interpreter(__file__)

@@ -6,7 +6,6 @@ import os
 
 import pytest
 import torch
-from kernel_cases import passes_in_the_interpreter
 from torch import Tensor
 
 from transnormer.ops import diag_attention
@@ -77,8 +76,3 @@ def test_the_mask_is_random_and_the_seed_decides_it() -> None:
     for x, y in [*pairs, (a[:, :, 1:], a[:, :, :-1])]:
         correlation = torch.corrcoef(torch.stack([x.flatten(), y.flatten()]))[0, 1]
         assert abs(correlation.item()) < 4 / x.numel() ** 0.5
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
-def test_in_the_interpreter() -> None:
-    passes_in_the_interpreter(__file__)

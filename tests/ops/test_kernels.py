@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter, relative
+from kernel_cases import check_kernel, outputs_and_gradients, relative
 from kernel_choices import (
     DIAG_INTERPRETED,
     DIAG_ON_A_GPU,
@@ -327,8 +327,3 @@ def test_what_a_kernel_cannot_serve_is_an_error_with_the_reason():
         diag_attention(*tensors(*[(1, 8, 1, 512)] * 3, dtype=torch.float32), causal=True, backend="triton")
     with pytest.raises(ConfigError, match="block_size 256"):
         diag_attention(q, k, v, causal=True, block_size=256, backend="triton")
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
-def test_kernels_in_the_interpreter():
-    passes_in_the_interpreter(__file__)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_cases import FLOOR, outputs_and_gradients, passes_in_the_interpreter, relative
+from kernel_cases import FLOOR, outputs_and_gradients, relative
 
 from transnormer.errors import ConfigError
 from transnormer.ops import linear_cross_entropy, linear_cross_entropy_and_hits
@@ -183,8 +183,3 @@ def test_a_gpu_never_holds_the_logits():
     linear_cross_entropy(*inputs, None, targets).backward()
     logits = 32_768 * 50_304 * 2
     assert torch.cuda.max_memory_allocated() - before < logits / 3
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the process inside")
-def test_the_kernel_in_the_interpreter():
-    passes_in_the_interpreter(__file__)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_cases import check_kernel, outputs_and_gradients, passes_in_the_interpreter
+from kernel_cases import check_kernel, outputs_and_gradients
 
 from transnormer.errors import ConfigError
 from transnormer.models.layers import FFN
@@ -83,12 +83,6 @@ def test_explain_says_which_layers_fit_shared_memory():
     assert "float32" in backend(64, 128, torch.float32).reason
     assert "64 -> 129 -> 64" in backend(64, 129, torch.bfloat16).reason
     assert "65 -> 128 -> 65" in backend(65, 128, torch.bfloat16).reason
-
-
-@on_the_cpu
-def test_kernels_in_the_interpreter():
-    pytest.importorskip("triton", reason="triton is not installed")
-    passes_in_the_interpreter(__file__)
 
 
 @with_kernels
