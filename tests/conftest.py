@@ -9,12 +9,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+_HERE = Path(__file__).parent
 
 torch.set_num_threads(1)
 # How long an example takes says something about who else uses the machine, not about the code.
@@ -38,6 +43,29 @@ def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
         return made[task]
 
     return find
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[str]:
+    """The socket of a process that forks real `transnormer` commands, without the imports of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")  # noqa: PTH118 (short, for it must fit into an address)
+        server = subprocess.Popen(
+            [sys.executable, str(_HERE / "job_server.py"), path],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield path
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def forked_command(fork_server: str) -> tuple[str, ...]:
+    """What stands in for `python -m transnormer`."""
+    return (sys.executable, "-I", str(_HERE / "job_client.py"), fork_server)
 
 
 @pytest.fixture

@@ -26,10 +26,8 @@ def test_results_and_errors_come_back_and_the_process_is_kept():
 def test_what_takes_too_long_or_dies_is_given_up():
     with Worker() as worker:
         worker.run(os.getpid)
-        began = time.monotonic()
         with pytest.raises(WorkerLost, match="took more than 1 s"):
-            worker.run(time.sleep, 60, limit=1)
-        assert time.monotonic() - began < 30
+            worker.run(time.sleep, 3600, limit=1)
         with pytest.raises(WorkerLost, match="died with exit code 7"):
             worker.run(os._exit, 7)
         assert worker.run(operator.add, 1, 1) == 2

@@ -120,7 +120,7 @@ def test_a_long_message_stays_one_line_in_a_real_process(tmp_path: Path) -> None
         [sys.executable, "-m", "transnormer", "train", str(recipe), "--out", "x"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={**os.environ, "COLUMNS": "40"},
     )
     assert done.returncode == 2

@@ -34,8 +34,12 @@ def text_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("setup", "folder"), [(None, "lra"), ("authors", "lra-authors")])
-def test_one_job_from_fresh_interpreters(setup: str | None, folder: str, tmp_path: Path, text_store: Path) -> None:
-    command = [sys.executable, "-m", "transnormer", "reproduce", "lra", "--methods", "t2", "--tasks", "text"]
+def test_one_job_as_a_user_types_it(
+    setup: str | None, folder: str, tmp_path: Path, text_store: Path, forked_command: tuple[str, ...]
+) -> None:
+    """Once from fresh interpreters."""
+    program = forked_command if setup else (sys.executable, "-m", "transnormer")
+    command = [*program, "reproduce", "lra", "--methods", "t2", "--tasks", "text"]
     command += ["--setup", setup] if setup else []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,15 @@ def folder_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_usage(folder_of_a_user):
+def test_usage(folder_of_a_user, forked_command):
+    """The command line without the imports of each command; that the command is installed is the packaging's to see."""
     blocks = usage_blocks()
     assert [language for language, _ in blocks] == ["python", "bash", "python"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = folder_of_a_user / "bin" / "transnormer"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(forked_command)} "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     for language, code in blocks:
         command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euc", code]

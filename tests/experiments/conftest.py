@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +10,6 @@ from reproduce_case import ReproduceCase
 
 from transnormer.data.lra.prepare import prepare
 from transnormer.experiments import job
-
-_HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -33,30 +26,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "socket")  # noqa: PTH118 (short, for it must fit into an address)
-        server = subprocess.Popen(
-            [sys.executable, str(_HERE / "job_server.py"), path],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        yield path
-        server.terminate()
-        server.wait()
-
-
 @pytest.fixture
 def case(
     tmp_path: Path,
     stores: Path,
     fork_server: str,
+    forked_command: tuple[str, ...],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> ReproduceCase:
-    client = (sys.executable, "-I", str(_HERE / "job_client.py"), fork_server)
-    monkeypatch.setattr(job, "PROGRAM", client)
+    monkeypatch.setattr(job, "PROGRAM", forked_command)
     return ReproduceCase(tmp_path, stores, fork_server, capfd.readouterr)

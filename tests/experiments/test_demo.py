@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 SHORT = [
+    "model.hidden_size=32",
+    "model.intermediate_size=48",
+    "model.num_hidden_layers=2",
     "train.steps=4",
     "optim.warmup_steps=1",
     "train.batch_size=2",
@@ -16,14 +18,14 @@ SHORT = [
 ]
 
 
-def demo(out: Path) -> str:
-    command = [sys.executable, "-m", "transnormer", "demo", "--out", str(out), *SHORT]
+def demo(program: tuple[str, ...], out: Path) -> str:
+    command = [*program, "demo", "--out", str(out), *SHORT]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_demo(tmp_path):
+def test_demo(tmp_path, forked_command):
     (tmp_path / "demo" / "t2-tiny").mkdir(parents=True)  # an empty folder is as good as none
-    first = demo(tmp_path / "demo")
+    first = demo(forked_command, tmp_path / "demo")
     names = ("t2-tiny", "vanilla-tiny")
     twins = {name: json.loads((tmp_path / "demo" / name / "result.json").read_text()) for name in names}
     assert twins["t2-tiny"]["tokens"] == twins["vanilla-tiny"]["tokens"]
@@ -39,6 +41,6 @@ def test_demo(tmp_path):
     assert "<svg" in page
     assert "def read_file(path" in page
 
-    second = demo(tmp_path / "demo")
+    second = demo(forked_command, tmp_path / "demo")
     assert "is finished" in second
     assert second.splitlines()[-1] == first.splitlines()[-1]

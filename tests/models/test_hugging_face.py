@@ -96,12 +96,10 @@ def test_a_new_head_on_a_pretrained_backbone_keeps_the_backbone(tmp_path):
 
 def test_import_is_cheap_and_registers_when_transformers_arrives_later():
     code = """
-import sys, time
-start = time.perf_counter()
+import sys
 import transnormer
-elapsed = time.perf_counter() - start
-assert elapsed < 0.3, elapsed
-assert "torch" not in sys.modules and "transformers" not in sys.modules
+heavy = {"torch", "transformers", "numpy", "pydantic", "yaml", "typer", "rich"} & set(sys.modules)
+assert not heavy, heavy
 from transformers import AutoConfig, AutoModelForCausalLM
 config = AutoConfig.for_model("transnormer", hidden_size=32, num_attention_heads=2)
 model = AutoModelForCausalLM.from_config(config)

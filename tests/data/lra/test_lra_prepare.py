@@ -165,12 +165,12 @@ def test_a_signal_ends_the_workers_too(tmp_path: Path, number: signal.Signals):
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(tmp_path.glob(".store.partial-*/*")):  # as soon as a worker has made something
             assert time.monotonic() < deadline, "waited too long"
             time.sleep(0.01)
         process.send_signal(number)
-        output, _ = process.communicate(timeout=30)  # the end of the output, which all of them have open
+        output, _ = process.communicate(timeout=300)  # the end of the output, which all of them have open
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("a worker is left")

@@ -29,6 +29,7 @@ import transnormer.train.loop  # noqa: F401 (imported for the forks)
 from transnormer.cli.app import main as command
 from transnormer.experiments import job, runner  # noqa: F401
 from transnormer.journal import Journal
+from transnormer.mixers.registry import list_mixers
 
 HELD_STEP = 5
 
@@ -108,6 +109,7 @@ def run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    list_mixers()  # imports them all
     hold_runs()
     job.PROGRAM = (sys.executable, "-I", str(Path(__file__).with_name("job_client.py")), sys.argv[1])
     serve(sys.argv[1])
