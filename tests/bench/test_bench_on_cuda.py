@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from transnormer.bench import gpu_ops, shapes, speed
+from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX
 from transnormer.bench.ops_summary import summarise
 from transnormer.bench.peers import chosen_peers
 from transnormer.bench.speed_measurement import KINDS, Measurement, measure
-from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX
 from transnormer.step.execution import CannotRun, Execution
 
 pytestmark = pytest.mark.gpu

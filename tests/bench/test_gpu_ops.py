@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from transnormer.bench import gpu_ops
+from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX, attention_op, folded_op
 from transnormer.bench.ops import GateFailed
-from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX, folded_op, whole_op
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def here(monkeypatch):
         function()
         return 1.0
 
-    monkeypatch.setattr(gpu_ops, "whole_op", lambda case, backend: whole_op(case, "torch"))
+    monkeypatch.setattr(gpu_ops, "attention_op", lambda case, backend: attention_op(case, "torch"))
     monkeypatch.setattr(gpu_ops, "folded_op", lambda case, backend: folded_op(case, "torch"))
     monkeypatch.setattr(gpu_ops, "graph_microseconds", time)
     monkeypatch.setattr(gpu_ops, "require_no_waiting", lambda step: calls.append(step()))
@@ -120,9 +120,9 @@ def test_a_wrong_kernel_ends_the_benchmark(case, sets, here, monkeypatch):
 
         return op
 
-    monkeypatch.setattr(gpu_ops, "whole_op", lambda case, backend: off(whole_op(case, "torch")))
+    monkeypatch.setattr(gpu_ops, "attention_op", lambda case, backend: off(attention_op(case, "torch")))
     monkeypatch.setattr(gpu_ops, "folded_op", folded)
-    exact = gpu_ops._results(whole_op(case, "torch"), [x.detach().double().requires_grad_() for x in sets[0]])
+    exact = gpu_ops._results(attention_op(case, "torch"), [x.detach().double().requires_grad_() for x in sets[0]])
     for name, wrong in (("triton", "dv"), (gpu_ops.FOLDED, "o")):
         with pytest.raises(GateFailed, match=f"{case}, {name}: relative errors against float64.*'{wrong}': 0.0"):
             gpu_ops._measure(name, case, sets, exact)
@@ -139,7 +139,7 @@ def test_a_wrong_or_failing_peer_has_no_time(sets, here, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     for op, reason in (
-        (lambda q, k, v: 1.1 * whole_op(case, "torch")(q, k, v), "errors against float64 above 2e-02"),
+        (lambda q, k, v: 1.1 * attention_op(case, "torch")(q, k, v), "errors against float64 above 2e-02"),
         (raising, "TypeError: no such thing"),
         (full, "out of memory"),
     ):
@@ -155,6 +155,6 @@ def test_full_attention_is_checked_on_one_head(sets, here, monkeypatch):
     elsewhere = torch.ones(2, 1, 2, 1)
     elsewhere[0, 0, 0, 0] = 1.5  # the head that is looked at
     monkeypatch.setitem(
-        gpu_ops.PEERS, "flex", lambda case, length: lambda *qkv: elsewhere * whole_op(case, "torch")(*qkv)
+        gpu_ops.PEERS, "flex", lambda case, length: lambda *qkv: elsewhere * attention_op(case, "torch")(*qkv)
     )
     assert "errors against float64" in gpu_ops._measure("flex", FULL_SOFTMAX, sets, exact)["failed"]

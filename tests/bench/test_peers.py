@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from transnormer.bench import peers
+from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX, attention_op, folded_op, unfolded
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.ops_summary import COLUMNS, summarise, table
 from transnormer.bench.peers import PEERS, chosen_peers, peer_versions
 from transnormer.bench.record import choose_names
 from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
-from transnormer.bench.whole_ops import CASES, FULL_SOFTMAX, folded_op, unfolded, whole_op
 from transnormer.errors import ConfigError
 
 BANDWIDTH = 4.28e12  # of an H200
@@ -76,7 +76,7 @@ SERVED = {
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_every_peer_computes_the_whole_op(case, qkv, uncompiled, fake_fla, monkeypatch):
     monkeypatch.setattr(peers, "sdpa_kernel", lambda backend: torch.no_grad())  # there is no cuDNN here
-    exact = whole_op(case, "torch")(*qkv)
+    exact = attention_op(case, "torch")(*qkv)
     served = set()
     for name, build in PEERS.items():
         op = build(case, LENGTH)
@@ -96,7 +96,7 @@ def test_a_folded_norm_is_the_norm(case, qkv):
     folded = folded_op(case, "torch")
     assert (folded is None) == ("softmax" in case)
     if folded is not None:
-        torch.testing.assert_close(unfolded(folded)(*qkv), whole_op(case, "torch")(*qkv))
+        torch.testing.assert_close(unfolded(folded)(*qkv), attention_op(case, "torch")(*qkv))
 
 
 def test_peers_that_are_not_there_are_left_out_or_refused(monkeypatch):

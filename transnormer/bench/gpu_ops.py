@@ -1,7 +1,8 @@
 """The two attentions on a GPU at language-model and Long-Range-Arena shapes, beside every peer that is installed.
 
-Each op is timed whole (`whole_ops`), after its output and gradients were held against float64. Calls are captured in a
-CUDA graph over rotated inputs, so that neither launch gaps nor the cache flatter anyone; times are medians of replays.
+Each op is timed with feature map and norm (`attention_ops`), after its output and gradients were held against float64.
+Calls are captured in a CUDA graph over rotated inputs, so that neither launch gaps nor the cache flatter anyone; times
+are medians of replays.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from transnormer.bench.attention_ops import FULL_SOFTMAX, FoldedOp, Op, attention_op, folded_op, unfolded
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.peers import PEERS, SEARCHING
 from transnormer.bench.shapes import SHAPES, floor_microseconds
 from transnormer.bench.timing import graph_microseconds
 from transnormer.bench.tuning import tune_one_at_a_time
-from transnormer.bench.whole_ops import FULL_SOFTMAX, FoldedOp, Op, folded_op, unfolded, whole_op
 from transnormer.bench.worker import Worker
 from transnormer.step.execution import describe, require_no_waiting
 
@@ -139,7 +140,7 @@ def _measure(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]
 
 
 def _ours(case: str) -> Op | None:
-    return None if case == FULL_SOFTMAX else whole_op(case, "triton")
+    return None if case == FULL_SOFTMAX else attention_op(case, "triton")
 
 
 def _measure_ours(name: str, case: str, sets: list[list[Tensor]], exact: list[Tensor]) -> dict[str, Any] | None:
@@ -188,7 +189,7 @@ def _measure_peer(name: str, case: str, sets: list[list[Tensor]], exact: list[Te
 def _exact(case: str, inputs: list[Tensor]) -> list[Tensor]:
     """Output and gradients by the definition in float64."""
     wide = [_checked_part(case, x).detach().double().requires_grad_(x.requires_grad) for x in inputs]
-    return _results(whole_op(case, "torch"), wide)
+    return _results(attention_op(case, "torch"), wide)
 
 
 def _checked_part(case: str, x: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ def _both_us(op: Op, sets: list[list[Tensor]]) -> float:
 
 
 def _microseconds(call: Callable[[list[Tensor]], object], sets: list[list[Tensor]]) -> float:
-    """The time of one call, over all sets of inputs in turn."""
+    """The time of one call, over all sets of inputs."""
     rounds = -(-_CALLS // len(sets))
 
     def step() -> None:

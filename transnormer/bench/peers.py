@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from transnormer.bench.whole_ops import BLOCK, DIAG_CASES, FULL_SOFTMAX, Op, full_softmax, whole_op
+from transnormer.bench.attention_ops import BLOCK, DIAG_CASES, FULL_SOFTMAX, Op, attention_op, full_softmax
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops import rms_norm
 from transnormer.ops.feature_maps import one_plus_elu
@@ -28,7 +28,7 @@ _FLA = "flash-linear-attention"
 
 
 def _plain(case: str, length: int) -> Op | None:
-    return None if case == FULL_SOFTMAX else whole_op(case, "torch")
+    return None if case == FULL_SOFTMAX else attention_op(case, "torch")
 
 
 def _compiled(case: str, length: int) -> Op | None:

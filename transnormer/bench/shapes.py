@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from transnormer.bench.whole_ops import FULL_SOFTMAX
+from transnormer.bench.attention_ops import FULL_SOFTMAX
 
 
 class Shape(NamedTuple):

@@ -102,13 +102,13 @@ def ops(
 
 
 def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_jobs: int, out: Path | None) -> None:
+    from transnormer.bench.attention_ops import CASES
     from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
     from transnormer.bench.record import choose_names, recorded, write_record, write_table
     from transnormer.bench.shapes import SHAPES
     from transnormer.bench.timing import require_device
-    from transnormer.bench.whole_ops import CASES
 
     chosen_cases, chosen_shapes = choose_names("--cases", cases, CASES), choose_names("--shapes", shapes, SHAPES)
     rivals = chosen_peers(peers)

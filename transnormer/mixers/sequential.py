@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from transnormer.mixers.components.pair import Pair, state_of, with_state
@@ -28,33 +26,6 @@ class SequentialAttention(Pair):
         cost="T",
         cache="hybrid_sliding",
     )
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        causal: bool,
-        max_length: int,
-        *,
-        first: str = "diag",
-        second: str = "norm",
-        first_options: dict[str, Any] | None = None,
-        second_options: dict[str, Any] | None = None,
-        position: str = "none",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            hidden_size,
-            num_heads,
-            causal,
-            max_length,
-            first=first,
-            second=second,
-            first_options=first_options,
-            second_options=second_options,
-            position=position,
-            dropout=dropout,
-        )
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         asked, first_state = with_state(self.first.mix(x, mask, state_of(self.first, state)))

@@ -31,12 +31,12 @@ class Pair(Mixer):
         causal: bool,
         max_length: int,
         *,
-        first: str,
-        second: str,
-        first_options: dict[str, Any] | None,
-        second_options: dict[str, Any] | None,
-        position: str,
-        dropout: float,
+        first: str = "diag",
+        second: str = "norm",
+        first_options: dict[str, Any] | None = None,
+        second_options: dict[str, Any] | None = None,
+        position: str = "none",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(hidden_size, num_heads, causal, max_length)
         if hidden_size % (2 * num_heads):

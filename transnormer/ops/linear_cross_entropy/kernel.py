@@ -1,6 +1,6 @@
 """Cross entropy of a chunk's logits in Triton: one program a row, which is read twice and overwritten by its gradient.
 
-The matrix products around it are cuBLAS's. The second reading walks backwards, so that it begins with what the first
+The matrix products around it are cuBLAS's. The second reading scans from the end, so that it begins with what the first
 one left in the cache.
 """
 

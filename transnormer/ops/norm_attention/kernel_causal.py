@@ -64,7 +64,7 @@ def causal_forward(
         store_tile(o_base, o_at, e, inside, E, out, UNMASKED)
         store_squares(squares, rows, inside, out, SQUARED)
         state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
-        # Rounded in the iteration that made it: a product in flight over the end of one makes all of them run in turn.
+        # Rounded in the iteration that made it: a product in flight over the end of one serialises them all.
         ready_t = operand(state_t, half, C)
         q_base += C * q_t
         k_base += C * k_t

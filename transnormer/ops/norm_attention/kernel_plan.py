@@ -31,8 +31,8 @@ def wanted_segments(pairs: int, width: int, causal: bool) -> int:
     """Into how many segments time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
 
     A causal scan over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
-    have one, because a cut costs another pass over k and v. Wider heads take twice as many. So do bidirectional sums,
-    which are cut at no cost, and those of narrow heads, whose programs are small, are cut up to that many.
+    have one, because a cut costs another pass over k and v. Larger heads take twice as many. So do bidirectional sums,
+    which are cut at no cost, and those of small head sizes, whose programs are small, are cut up to that many.
     """
     if causal:
         enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)
@@ -102,7 +102,7 @@ class Plan:
         return tiles | ({"maxnreg": 168} if waiting else {})
 
     def pieces(self, columns: int) -> dict[str, int]:
-        """How the columns of a gradient of wide heads are shared out among programs."""
+        """How the columns of a gradient of large heads are shared out among programs."""
         piece = min(columns, _WIDEST_PIECE)
         return {"C": self.chunk, "PIECE": piece, "PIECES": columns // piece, "num_warps": 4, "num_stages": 2}
 
@@ -123,7 +123,7 @@ class Plan:
         return triton.cdiv(self.length, self.chunk), self.batch, self.heads
 
     def states(self, like: Tensor, count: int) -> Tensor:
-        """Room for float32 states [B, H, count, D, E]."""
+        """Uninitialised float32 states [B, H, count, D, E]."""
         return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
 
     def sums(

@@ -75,7 +75,7 @@ def _launch(x: Tensor, weight: Tensor | None) -> tuple[int, dict[str, Any]]:
 
 
 def _scales(x: Tensor, weight: Tensor | None) -> Tensor:
-    """Room for 1/rms of each row; none with a gain, whose backward computes it again."""
+    """An uninitialised 1/rms of each row; empty with a gain, whose backward computes it again."""
     rows = x.numel() // x.shape[-1]
     return torch.empty(rows if weight is None else 0, dtype=torch.float32, device=x.device)
 

@@ -29,7 +29,7 @@ from transnormer.ops.kernels.rotation import (
 from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
 MAX_HEAD_DIM = 256
-# Numbers of one head that a program holds at a time, of q and of k: what 64 registers (backward 80) have room for.
+# Numbers of one head that a program holds at a time, of q and of k: as many as fit into 64 registers (backward 80).
 _TILE, _TILE_BACKWARD = 2048, 1024
 # And rows: small heads are faster in more and smaller programs (20 sequences of 5,120, 8 heads of 16, on an H200:
 # 43 us forward with 32 rows, 66 with 64, 70 with 128; backward 61 with 32, 84 with 64).

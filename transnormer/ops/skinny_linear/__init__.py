@@ -1,4 +1,4 @@
-"""Linear layers of few rows, several in one kernel: what a decode step computes between its attentions.
+"""Skinny GEMMs, several in one kernel: the linear layers of a decode step, which have one row per sequence.
 
 With one token of each sequence a product is as long as its launch. On CUDA the layers that read the same rows share one
 kernel, which reads their weights where they are; packed weights would have to be copied, and copied again after every

@@ -1,4 +1,4 @@
-"""Linear layers of few rows in Triton: a program takes all rows and a few columns of a layer.
+"""Skinny GEMMs in Triton: a program takes all rows and a few columns of a layer.
 
 Weights are the traffic and each is read once; the rows lie in the cache. Sums are float32, rounded once.
 """

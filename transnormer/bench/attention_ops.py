@@ -1,8 +1,8 @@
-"""Each attention as a mixer uses it, whole: feature map, attention, and the norm over all heads if it has one.
+"""Each attention as a mixer uses it: feature map, attention, and the norm over all heads if it has one.
 
-This is the one place that says what is timed and what every contender must compute: `whole_op`; and `folded_op`, which
-leaves of the norm only the sums of squares, because a scale of rows commutes with the output projection that follows:
-Linear(o / rms(o)) = Linear(o) / rms(o). Compiled inference does that, training does not.
+This is the one place that says what is timed and what every contender must compute: `attention_op`; and `folded_op`,
+which leaves of the norm only the sums of squares, because a scale of rows commutes with the output projection that
+follows: Linear(o / rms(o)) = Linear(o) / rms(o). Compiled inference does that, training does not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FULL_SOFTMAX = "full softmax causal"
 CASES = (*NORM_CASES, *DIAG_CASES, FULL_SOFTMAX)
 
 
-def whole_op(case: str, backend: str) -> Op:
+def attention_op(case: str, backend: str) -> Op:
     """The op of a case on one backend of ours; `torch` is also the definition that every contender is held to."""
     if case == FULL_SOFTMAX:
         return full_softmax
@@ -75,15 +75,15 @@ def folded_op(case: str, backend: str) -> FoldedOp | None:
 
 
 def unfolded(op: FoldedOp) -> Op:
-    """A folded op with its norm: what it must agree with `whole_op` in."""
+    """A folded op with its norm: what it must agree with `attention_op` in."""
 
-    def whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def normed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out, squares = op(q, k, v)
         out = out.flatten(-2)
         scale = torch.rsqrt(squares.sum(dim=-1, keepdim=True) / out.shape[-1] + _EPSILON)
         return (out * scale).to(out.dtype)
 
-    return whole
+    return normed
 
 
 def full_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
