@@ -190,7 +190,8 @@ def test_what_is_rotated_as_it_is_read(case, sizes, together, monkeypatch):
     x = inputs(*shape, DEVICE)
     half = {"qkv": x["qkv"].to(HALF), "inverse_frequencies": x["inverse_frequencies"].float()}
     # Other positions in every sequence, as after packing, or the same; a reflection and a mask or neither.
-    moved = torch.stack([x["positions"] + 7 * row for row in range(shape[0])])
+    # Not a shift alone, which attention does not see.
+    moved = torch.stack([x["positions"] * (1 + row % 3) + 7 * row for row in range(shape[0])])
     for positions, given in ((moved, ("reflection", "mask")), (x["positions"], ())):
         options = {"positions": positions, "kind": kind, "feature_map": feature_map, "causal": causal}
         options |= {name: x[name] if name in given else None for name in ("reflection", "mask")}
