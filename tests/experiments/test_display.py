@@ -12,11 +12,10 @@ from rich.console import Console
 
 from transnormer.config.load import load_config
 from transnormer.experiments import display as display_module
-from transnormer.experiments.display import JobDisplay, as_rows, progress_line
+from transnormer.experiments.display import JobDisplay, JobStatus, State, as_rows, progress_line
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
-from transnormer.experiments.scheduler import JobStatus, State
-from transnormer.experiments.worker_pool import Running
+from transnormer.experiments.worker_pool import Worker
 
 
 def status(method: str, task: str, state: State = State.waiting, seed: int = 42, **more: Any) -> JobStatus:
@@ -35,8 +34,8 @@ def statuses(monkeypatch: pytest.MonkeyPatch) -> list[JobStatus]:
     monkeypatch.setattr("transnormer.experiments.worker_pool.time.monotonic", lambda: now)
     running, starting = (status("t2", task, State.running) for task in ("listops", "text"))
     process: Any = None
-    running.running = Running(running.job, process, began=50.0, first_step=0, step=1300, seen=(90.0, 100))
-    starting.running = Running(starting.job, process, began=99.0, first_step=0)
+    running.running = Worker(running.job, process, began=50.0, first_step=0, step=1300, seen=(90.0, 100))
+    starting.running = Worker(starting.job, process, began=99.0, first_step=0)
     others = [
         status("vanilla", "listops", State.finished, record=finished(0.38375)),
         status("vanilla", "text", State.failed),

@@ -71,7 +71,7 @@ def test_processes_have_their_own_session_and_share_the_cores(
         ended = []
         while running.running:
             ended += running.poll()
-    assert [(each.code, each.first_step) for each in ended] == [(0, 0)] * 2
+    assert [(each.process.returncode, each.first_step) for each in ended] == [(0, 0)] * 2
     with WorkerPool(100, {}) as running:
         running.start(second)
         while running.running:
@@ -118,7 +118,7 @@ def test_at_once_counts_the_most_that_ran_together(make: Callable[[str], Job]) -
         first.process.terminate()
         first.process.wait()
         (ended,) = running.poll()
-        assert (ended.code, ended.at_once) == (75, 3)
+        assert (ended.process.returncode, ended.at_once) == (75, 3)
         assert not running.is_full
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
-from transnormer.experiments.worker_pool import Running
+from transnormer.experiments.worker_pool import Worker
 
 START_SECONDS = 15.0  # imports, data, the first step, the test split
 GUESS = {"cuda": 100.0, "cpu": 0.5}  # steps per second of one job alone that nobody has a better idea of
@@ -55,7 +55,7 @@ class Speeds:
         share = min(1.0, (record.jobs_at_once or 1) / self._at_once)
         self._recorded[record.task, record.preset] = rate * share
 
-    def see(self, running: Iterable[Running]) -> None:
+    def see(self, running: Iterable[Worker]) -> None:
         """Take the rates of running jobs into account."""
         for each in running:
             if each.rate is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from types import TracebackType
 
 from rich import box
@@ -13,10 +15,32 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from transnormer.experiments.scheduler import JobStatus, State
+from transnormer.experiments.job import Job
+from transnormer.experiments.record import Record
+from transnormer.experiments.worker_pool import Worker
 
 _LINE_EVERY = 30.0  # seconds, in a log
 _TABLE_EVERY = 0.5  # seconds, on a terminal
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    waiting = "waiting"
+    running = "running"
+    finished = "finished"
+    failed = "failed"
+    stopped = "stopped"
+
+
+@dataclass
+class JobStatus:
+    """A job as it is shown: where it stands, its process while it runs, and its record once it is finished."""
+
+    job: Job
+    state: State = State.waiting
+    record: Record | None = None
+    running: Worker | None = None
 
 
 class JobDisplay:

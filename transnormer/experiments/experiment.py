@@ -90,8 +90,11 @@ class Experiment(ABC):
         return []
 
     def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
-        """What keeps records that lie in a folder from standing in one table with these jobs, if anything."""
-        return None
+        """What keeps records that lie in a folder from standing in one table with these jobs: another set-up."""
+        ours = {job.recipe.rpartition("/")[0] for job in jobs}
+        others = recipe_folders(records) - ours
+        named = [", ".join(f"{folder}/*" for folder in sorted(folders)) for folders in (others, ours)]
+        return f"has records of {named[0]}, these jobs are of {named[1]}" if others else None
 
     def page(self, records: Sequence[Record]) -> str:
         """The table, and what a reader must know about it, as Markdown; records of other tables are left out."""

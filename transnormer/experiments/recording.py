@@ -15,7 +15,7 @@ from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import PLACE_KEYS, Job, differences, in_words
 from transnormer.experiments.record import Data, Hardware, Record, Scores, execution_in
-from transnormer.experiments.worker_pool import Ended
+from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, task_class
 from transnormer.train.run_folder import RunFolder
 
@@ -23,7 +23,7 @@ _ROW_KEYS = {"model.preset", "seed"}  # which job it is, not what was changed fo
 _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest of the store has them all
 
 
-def record_of(job: Job, result: dict[str, Any], store: Store, ended: Ended | None) -> Record:
+def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
     """Everything about a finished job; `ended` is None where this runner did not see it run."""
     changes = differences(load_config(job.recipe), job.config, besides=_ROW_KEYS | PLACE_KEYS)
     best, test = result["best"], result["test"]
@@ -110,7 +110,7 @@ def check_record(record: Record, job: Job, path: Path, store: Store | None) -> N
         )
 
 
-def _wall_rate(steps: int, ended: Ended | None) -> float | None:
+def _wall_rate(steps: int, ended: Worker | None) -> float | None:
     """Steps per second of wall time; None for a run whose steps nobody saw here."""
     if ended is None or ended.first_step >= steps:
         return None

@@ -24,19 +24,18 @@ from transnormer.data.open_store import Store
 from transnormer.environment import hardware
 from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
-from transnormer.experiments.display import JobDisplay
+from transnormer.experiments.display import JobDisplay, JobStatus, State
 from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import Job
 from transnormer.experiments.mps import shared_gpu
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.recording import check_record, record_of
-from transnormer.experiments.scheduler import JobStatus, Scheduler, State
-from transnormer.experiments.worker_pool import Ended, WorkerPool
+from transnormer.experiments.scheduler import Scheduler
+from transnormer.experiments.worker_pool import Worker, WorkerPool
 from transnormer.files import disk_errors, write_text
 from transnormer.signals import Terminated
 from transnormer.step.execution import choose_execution
-from transnormer.tasks.contract import Task
 from transnormer.tasks.registry import build_task, find_data
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import require_tensorboard
@@ -103,7 +102,9 @@ class Runner:
             self._record_what_is_finished()
             self._write_page()
             pool = WorkerPool(self.at_once, self._shared_gpu(stack, display.say))
-            scheduler = Scheduler(self._statuses(), pool, display, self._on_finished, self.budget)
+            found = [(job, self.records.get(job.identity)) for job in self.jobs]
+            statuses = [JobStatus(job, State.finished if record else State.waiting, record) for job, record in found]
+            scheduler = Scheduler(statuses, pool, display, self._on_finished, self.budget)
             with display:
                 scheduler.run()
         self._conclude(scheduler, display.say)
@@ -199,7 +200,7 @@ class Runner:
                 _check_data(job, self.stores[job.data_key])
                 self._record(job, result, None)
 
-    def _record(self, job: Job, result: dict[str, Any], ended: Ended | None) -> Record:
+    def _record(self, job: Job, result: dict[str, Any], ended: Worker | None) -> Record:
         record = record_of(job, result, self.stores[job.data_key], ended)
         record.write(self.results)
         self.records[job.identity] = record
@@ -209,7 +210,7 @@ class Runner:
     def _write_page(self) -> None:
         write_text(self.experiment.page_file(self.results), self.experiment.page(read_records(self.results)))
 
-    def _on_finished(self, ended: Ended) -> Record:
+    def _on_finished(self, ended: Worker) -> Record:
         result = ended.job.result()
         if result is None:
             raise TransNormerError(f"{ended.job.folder} ended without a result", hint=f"see {ended.job.log_file}")
@@ -223,13 +224,6 @@ class Runner:
         if self.device != "cuda" or self.at_once == 1:
             return {}
         return stack.enter_context(shared_gpu(self.runs / ".mps", say))
-
-    def _statuses(self) -> list[JobStatus]:
-        statuses = []
-        for job in self.jobs:
-            record = self.records.get(job.identity)
-            statuses.append(JobStatus(job, State.finished, record) if record else JobStatus(job))
-        return statuses
 
     def _conclude(self, scheduler: Scheduler, say: Callable[[str], None]) -> None:
         """Say what there is and what is left; a signal or a failed job decides the exit code."""
@@ -270,15 +264,10 @@ def _open_stores(jobs: Sequence[Job], faults: Faults) -> dict[str, Store]:
     for key, same in _by_data(jobs).items():
         with faults.of(job.name for job in same):
             task = build_task(same[0].config)
-            _check_model(task)
+            with torch.device("meta"):  # raises what a run would, without the memory and the time that it takes
+                task.build_model()
             stores[key] = task.store
     return stores
-
-
-def _check_model(task: Task) -> None:
-    """Raise what building a model for these data would, without the memory and the time that it takes."""
-    with torch.device("meta"):
-        task.build_model()
 
 
 def _check_machine(train: TrainSection, device: str) -> None:

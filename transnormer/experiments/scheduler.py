@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
 
 from transnormer.errors import Preempted
 from transnormer.experiments.budget import Budget
+from transnormer.experiments.display import JobDisplay, JobStatus, State
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
-from transnormer.experiments.worker_pool import Ended, Running, WorkerPool
+from transnormer.experiments.worker_pool import Worker, WorkerPool
 from transnormer.signals import STOP_SIGNALS, CountedSignals
 
 _PAUSE = 0.2  # seconds between two looks at the processes
-
-
-class State(StrEnum):
-    """Where a job stands."""
-
-    waiting = "waiting"
-    running = "running"
-    finished = "finished"
-    failed = "failed"
-    stopped = "stopped"
-
-
-@dataclass
-class JobStatus:
-    """A job as it is shown: where it stands, its process while it runs, and its record once it is finished."""
-
-    job: Job
-    state: State = State.waiting
-    record: Record | None = None
-    running: Running | None = None
-
-
-class Display(Protocol):
-    """What a person sees of the jobs."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-
-    def update(self, statuses: Sequence[JobStatus]) -> None:
-        """Show how far the jobs have come; called several times a second."""
 
 
 @dataclass
@@ -57,8 +26,8 @@ class Scheduler:
 
     statuses: list[JobStatus]
     pool: WorkerPool
-    display: Display
-    on_finished: Callable[[Ended], Record]
+    display: JobDisplay
+    on_finished: Callable[[Worker], Record]
     budget: Budget | None = None
     signals: CountedSignals = field(default_factory=CountedSignals)
     _told: int = 0  # how often the processes have been told to stop
@@ -90,7 +59,7 @@ class Scheduler:
 
     @property
     def _running(self) -> str:
-        return ", ".join(running.job.name for running in self.pool.running) or "nothing"
+        return ", ".join(worker.job.name for worker in self.pool.running) or "nothing"
 
     def _stop_if_asked(self) -> None:
         """Pass every signal on once; the end of the time is one of them, but never the second."""
@@ -122,21 +91,21 @@ class Scheduler:
         fitting = (status for status in waiting if budget.fits(status.job))
         return next(fitting, waiting[0] if waiting and budget.allows_a_start else None)
 
-    def _take(self, ended: Ended) -> None:
+    def _take(self, ended: Worker) -> None:
         """Note how a job ended; a process that is ended while it still loads its packages has nothing to save."""
         status = next(status for status in self.statuses if status.job is ended.job)
         status.running = None
-        name = ended.job.name
-        if ended.code == 0:
+        name, code = ended.job.name, ended.process.returncode
+        if code == 0:
             status.record, status.state = self.on_finished(ended), State.finished
             self.display.say(f"{name}: {status.record.score_in_words} after {ended.seconds / 60:.1f} min")
-        elif ended.code == Preempted.exit_code or (self._told and _is_by_signal(ended.code)):
+        elif code == Preempted.exit_code or (self._told and _is_by_signal(code)):
             status.state = State.stopped
             saved = ended.job.saved_step()
             self.display.say(f"{name}: stopped, " + (f"saved after step {saved:,}" if saved else "nothing to save yet"))
         else:
             status.state = State.failed
-            how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
             words = "\n".join(f"    {line}" for line in ended.job.last_words())
             self.display.say(f"{name}: failed ({how}); the end of {ended.job.log_file}:\n{words}")
 

@@ -28,7 +28,6 @@ class Table:
     columns: Sequence[str]
     locate: Callable[[Record], tuple[str, str] | None]
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
-    corner: str = "method"
     higher_is_better: bool = True
 
     def markdown(self, records: Records) -> str:
@@ -47,7 +46,7 @@ class Table:
             for columns in means.values():
                 line += [self.mean(records, row, columns), _figure(_mean(list(map(paper.get, columns))))]
             lines.append(line)
-        return markdown([self.corner, *(name for each in (*self.columns, *means) for name in (each, "paper"))], lines)
+        return markdown(["method", *(name for each in (*self.columns, *means) for name in (each, "paper"))], lines)
 
     def rows(self, records: Records) -> list[str]:
         """Those of the paper in its order, then any others."""

@@ -19,7 +19,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass
-class Running:
+class Worker:
     """The process of a job. `at_once` is the most jobs that ran beside it, itself counted."""
 
     job: Job
@@ -29,6 +29,7 @@ class Running:
     at_once: int = 1
     step: int | None = None
     seen: tuple[float, int] | None = None  # when a step was first found in the journal, and which
+    seconds: float = 0.0  # of wall time, when it was last looked at
 
     def look(self) -> None:
         """See in the journal how far it has come."""
@@ -52,17 +53,6 @@ class Running:
         return None if self.rate is None or self.step is None else (self.job.steps - self.step) / self.rate
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the process of a job ended: its exit code (-n for signal n), its wall time, and the step it began after."""
-
-    job: Job
-    code: int
-    seconds: float
-    first_step: int
-    at_once: int
-
-
 class WorkerPool:
     """Context manager: at most `size` processes; should the body raise, all of them are told to save and end.
 
@@ -72,7 +62,7 @@ class WorkerPool:
 
     def __init__(self, size: int, environment: dict[str, str]) -> None:
         self.size = size
-        self.running: list[Running] = []
+        self.running: list[Worker] = []
         threads = str(max(1, (os.cpu_count() or 1) // size))
         self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": threads}
 
@@ -83,12 +73,12 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        for running in self.running:
+        for worker in self.running:
             try:
-                running.process.wait(_PATIENCE)
+                worker.process.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
-                running.process.kill()
-                running.process.wait()
+                worker.process.kill()
+                worker.process.wait()
 
     @property
     def is_full(self) -> bool:
@@ -107,28 +97,24 @@ class WorkerPool:
                 start_new_session=True,
                 preexec_fn=_end_with_parent if _LIBC else None,
             )
-        self.running.append(Running(job, process, time.monotonic(), job.saved_step()))
-        for running in self.running:
-            running.at_once = max(running.at_once, len(self.running))
+        self.running.append(Worker(job, process, time.monotonic(), job.saved_step()))
+        for worker in self.running:
+            worker.at_once = max(worker.at_once, len(self.running))
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[Worker]:
         """Those that have ended since the last call."""
-        ended, still = [], []
-        for running in self.running:
-            running.look()
-            code = running.process.poll()
-            if code is None:
-                still.append(running)
-                continue
-            seconds = time.monotonic() - running.began
-            ended.append(Ended(running.job, code, seconds, running.first_step, running.at_once))
-        self.running = still
+        for worker in self.running:
+            worker.look()
+            worker.process.poll()
+            worker.seconds = time.monotonic() - worker.began
+        ended = [worker for worker in self.running if worker.process.returncode is not None]
+        self.running = [worker for worker in self.running if worker.process.returncode is None]
         return ended
 
     def stop(self) -> None:
         """SIGTERM to all: they save at the step boundary; a second one ends them at once."""
-        for running in self.running:
-            running.process.send_signal(signal.SIGTERM)
+        for worker in self.running:
+            worker.process.send_signal(signal.SIGTERM)
 
 
 def _end_with_parent() -> None:

@@ -5,17 +5,31 @@ A function takes the folder of results and gives Markdown, or None where its rec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transnormer.experiments.table import NONE, markdown
 from transnormer.report.markdown import read_record
 
+Section = Callable[[Path], str | None]
 
-def demo(results: Path) -> str | None:
-    record = read_record(results / "demo.json")
-    if record is None:
-        return None
+
+def _from(file: str) -> Callable[[Callable[[dict[str, Any]], str]], Section]:
+    """Make a section of a function that takes the record in this file of the results."""
+
+    def section_of(text_of: Callable[[dict[str, Any]], str]) -> Section:
+        def section(results: Path) -> str | None:
+            record = read_record(results / file)
+            return None if record is None else text_of(record)
+
+        return section
+
+    return section_of
+
+
+@_from("demo.json")
+def demo(record: dict[str, Any]) -> str:
     rows = [[str(value) for value in row] for row in record["rows"]]
     return (
         f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
@@ -23,10 +37,8 @@ def demo(results: Path) -> str | None:
     )
 
 
-def growth(results: Path) -> str | None:
-    record = read_record(results / "bench" / "ops-cpu.json")
-    if record is None:
-        return None
+@_from("bench/ops-cpu.json")
+def growth(record: dict[str, Any]) -> str:
     rows = [[row["case"], f"{row['time']:.1f}×", f"{row['memory']:.1f}×"] for row in record["growth"]]
     lengths = record["settings"]["lengths"]
     factor = f"T × {max(lengths) // min(lengths)}"
@@ -36,10 +48,8 @@ def growth(results: Path) -> str | None:
     )
 
 
-def kernels(results: Path) -> str | None:
-    record = read_record(results / "bench" / "ops-h200.json")
-    if record is None:
-        return None
+@_from("bench/ops-h200.json")
+def kernels(record: dict[str, Any]) -> str:
     times: dict[str, dict[str, dict[str, Any]]] = {}
     for row in record["rows"]:
         case, by = row["case"], row["by"]
@@ -59,10 +69,8 @@ def kernels(results: Path) -> str | None:
     )
 
 
-def training(results: Path) -> str | None:
-    record = read_record(results / "bench" / "speed-lm.json")
-    if record is None:
-        return None
+@_from("bench/speed-lm.json")
+def training(record: dict[str, Any]) -> str:
     rows = [
         [
             f"{row['method']}, T = {row['length']:,}",
@@ -106,10 +114,8 @@ def training_runs(results: Path) -> str | None:
     )
 
 
-def vocabularies(results: Path) -> str | None:
-    record = read_record(results / "bench" / "loss-h200.json")
-    if record is None:
-        return None
+@_from("bench/loss-h200.json")
+def vocabularies(record: dict[str, Any]) -> str:
     rows = [
         [f"{row['vocabulary']:,}", f"{row['milliseconds']:.2f}", f"{row['microseconds_a_column']:.3f}"]
         for row in record["rows"]
@@ -121,10 +127,8 @@ def vocabularies(results: Path) -> str | None:
     )
 
 
-def speed_over_length(results: Path) -> str | None:
-    record = read_record(results / "bench" / "speed-paper.json")
-    if record is None:
-        return None
+@_from("bench/speed-paper.json")
+def speed_over_length(record: dict[str, Any]) -> str:
     settings, kinds = record["settings"], ("train", "inference")
     found = {(row["method"], row["length"]): row for row in record["rows"]}
     methods = list(dict.fromkeys(method for method, _ in found))
@@ -156,10 +160,8 @@ def speed_over_length(results: Path) -> str | None:
     )
 
 
-def decoding(results: Path) -> str | None:
-    record = read_record(results / "bench" / "decode.json")
-    if record is None:
-        return None
+@_from("bench/decode.json")
+def decoding(record: dict[str, Any]) -> str:
     settings = record["settings"]
     names = [settings["preset"], settings["against"]]
     found = {(row["preset"], row["batch"], row["context"]): row for row in record["rows"]}

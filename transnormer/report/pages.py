@@ -6,7 +6,7 @@ python -m transnormer.report.pages [FOLDER OF A CHECKOUT]
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.errors import TransNormerError
@@ -14,10 +14,9 @@ from transnormer.experiments.paper import experiment, list_tables, lra
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
+from transnormer.report.bench_tables import Section
 from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.markdown import replaced
-
-Section = Callable[[Path], str | None]
 
 # A reader of the README needs three; every other table is on the page of results.
 IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)

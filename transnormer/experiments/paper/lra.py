@@ -14,8 +14,7 @@ from typing import ClassVar
 
 from transnormer.config.load import load_config
 from transnormer.data.lra.spec import spec_of
-from transnormer.experiments.experiment import Experiment, Selection, recipe_folders
-from transnormer.experiments.job import Job
+from transnormer.experiments.experiment import Experiment, Selection
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.table import CHANGED, STAND_IN, Records, Table, markdown
 from transnormer.models.presets import METHODS, list_presets, preset
@@ -109,13 +108,6 @@ class LongRangeArena(Experiment):
 
     def is_prepared_on_demand(self, column: str) -> bool:
         return spec_of(f"lra/{column}").generated
-
-    def conflict(self, records: Records, jobs: Sequence[Job]) -> str | None:
-        """A folder of records is one table, and a table is of one set-up."""
-        ours = {job.recipe.rpartition("/")[0] for job in jobs}
-        others = recipe_folders(records) - ours
-        named = [", ".join(f"{folder}/*" for folder in sorted(folders)) for folders in (others, ours)]
-        return f"has records of {named[0]}, these jobs are of {named[1]}" if others else None
 
     def notes(self, records: Records) -> list[str]:
         if any(record.task == "lra/text" and record.protocol.startswith("lra_compat") for record in records):
