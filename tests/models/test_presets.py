@@ -41,6 +41,32 @@ def test_lra_models_have_skyformers_parameter_counts(task, count):
     assert parameters(head, f"t2-lra-{task}") == pytest.approx(count, rel=5e-3)
 
 
+def test_llama_is_vanilla_attention_in_todays_shell_at_the_same_size():
+    """Within 1 % of vanilla's parameters in every size, rotated, without absolute positions where they cost nothing."""
+    heads = {"lm": tn.TransNormerForCausalLM, "tiny": tn.TransNormerForCausalLM, "mlm": tn.TransNormerForMaskedLM}
+    for size in (*heads, "lra-text", "lra-listops", "lra-retrieval", "lra-pathfinder", "lra-image"):
+        config = tn.preset(f"llama-{size}")
+        assert set(config.mixers) == {"softmax"}
+        assert (config.norm, config.norm_first, config.final_norm) == ("rms", True, "rms")
+        assert (config.feed_forward, config.hidden_act, config.position) == ("glu", "silu", "rope")
+        assert config.position_embedding == ("learned" if size.startswith("lra") else "none")
+        head = heads.get(size, tn.TransNormerForSequenceClassification)
+        assert parameters(head, f"llama-{size}") == pytest.approx(parameters(head, f"vanilla-{size}"), rel=0.01)
+    assert parameters(tn.TransNormerForCausalLM, "llama-lm") == 155_987_964
+
+
+def test_llama_knows_the_order_of_tokens_by_rotation_alone():
+    """Without absolute positions, what a bidirectional model without rotation says of a token ignores the order."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 259, (1, 24))
+    swapped = torch.cat((ids[:, :-1][:, torch.randperm(23)], ids[:, -1:]), dim=1)
+    for position, same in (("none", True), ("rope", False)):
+        model = tn.TransNormerModel(tn.preset("llama-tiny", causal=False, position=position)).eval()
+        with torch.no_grad():
+            last, other = (model(tokens).last_hidden_state[0, -1] for tokens in (ids, swapped))
+        assert torch.allclose(last, other, atol=1e-4) == same
+
+
 @pytest.mark.parametrize(("layers", "diag"), [(1, 0), (2, 1), (5, 2), (6, 3), (12, 6)])
 def test_the_first_half_is_diag_rounded_down(layers, diag):
     assert tn.preset("t2-lm", num_hidden_layers=layers).mixers == ["diag"] * diag + ["norm"] * (layers - diag)

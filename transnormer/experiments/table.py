@@ -12,6 +12,7 @@ from typing import Any
 from transnormer.experiments.record import Data, Record
 
 NONE = "–"
+NOT_IN_PAPER = "not in the paper"
 STAND_IN, CHANGED, RESUMED = "†", "‡", "§"
 
 Records = Sequence[Record]
@@ -21,7 +22,8 @@ Records = Sequence[Record]
 class Table:
     """Rows down; for each column ours and the paper's figure, then means over some columns.
 
-    `locate` says in which row and column a record belongs, if in any; `paper` has all rows in the paper's order.
+    `locate` says in which row and column a record belongs, if in any; `paper` has the rows in its order, those that it
+    does not have without figures.
     """
 
     paper: Mapping[str, Mapping[str, float]]
@@ -31,14 +33,15 @@ class Table:
     higher_is_better: bool = True
 
     def markdown(self, records: Records) -> str:
-        """The best of ours in each column is bold; a row that the paper does not have follows its rows."""
+        """The best of ours in each column is bold; a row that the paper does not have is said to be so."""
         rows, means = self.rows(records), self.means(records)
         ours = {column: [_mean_score(self.of(records, row, column)) for row in rows] for column in self.columns}
         choose = max if self.higher_is_better else min
         best = {column: choose(_numbers(scores), default=None) for column, scores in ours.items()}
         lines = []
         for index, row in enumerate(rows):
-            line, paper = [row], self.paper.get(row, {})
+            paper = self.paper.get(row, {})
+            line = [row if paper else f"{row} ({NOT_IN_PAPER})"]
             for column in self.columns:
                 text, score = self.text(records, row, column), ours[column][index]
                 line += [f"**{text}**" if score is not None and score == best[column] else text]
@@ -49,8 +52,10 @@ class Table:
         return markdown(["method", *(name for each in (*self.columns, *means) for name in (each, "paper"))], lines)
 
     def rows(self, records: Records) -> list[str]:
-        """Those of the paper in its order, then any others."""
-        return list(dict.fromkeys([*self.paper, *self.rows_that_ran(records)]))
+        """Those of the paper and of others those that ran, in the order of `paper`."""
+        ran = self.rows_that_ran(records)
+        known = [row for row, figures in self.paper.items() if figures or row in ran]
+        return list(dict.fromkeys([*known, *ran]))
 
     def rows_that_ran(self, records: Records) -> list[str]:
         """In the order of the records."""
