@@ -121,7 +121,7 @@ _LONG_SHORT_CAUSAL = {
     "lm_head_bias": True,
     "init_scheme": "normal",
 }
-# Llama's layers (Touvron et al. 2023): pre-norm, rotation instead of absolute positions. Its RMSNorms have a gain, which
+# The layers of Llama (Touvron et al. 2023): pre-norm, rotation, no absolute positions. Its RMSNorms have a gain, which
 # in front of a projection is part of its weights; here they are those of T1 and T2, without it. In the LRA models a
 # learned table is up to two thirds of all parameters: there it stays, as in T1 and T2.
 _LLAMA = {"position_embedding": "none"}
