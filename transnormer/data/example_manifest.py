@@ -16,6 +16,7 @@
           "labels": [shards]           of each example, uint8
         }
       },
+      "tokenizer": [files],            as in a token store; left out where ids were not made of text
       "meta": {...}                    how it was made: generator and seed, or source files and their hashes; split rule
     }
 
@@ -27,9 +28,17 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from transnormer.data.manifest import AnyManifest, RecordedFile, Shard, Strict, shard_files
+from transnormer.data.manifest import (
+    AnyManifest,
+    RecordedFile,
+    Shard,
+    Strict,
+    TokenizerFile,
+    shard_files,
+    tokenizer_files,
+)
 
 LENGTHS, LABELS = np.dtype("<u4"), np.dtype("u1")
 MAX_LABELS = 2**8
@@ -58,7 +67,13 @@ class ExampleManifest(AnyManifest):
     max_length: int = Field(gt=0)
     sequences: Literal[1, 2]
     splits: dict[str, ExampleShards]
+    tokenizer: list[TokenizerFile] = Field(default_factory=list)
     meta: dict[str, Any]
+
+    @model_serializer(mode="wrap")
+    def _without_no_tokenizer(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores that were written before there was one keep their digest."""
+        return {name: value for name, value in dump(self).items() if name != "tokenizer" or value}
 
     @property
     def numpy_dtype(self) -> np.dtype:
@@ -77,12 +92,13 @@ class ExampleManifest(AnyManifest):
         return None
 
     def files(self) -> list[RecordedFile]:
-        return [
+        arrays = [
             file
             for split in self.splits.values()
             for shards, dtype in ((split.ids, self.numpy_dtype), (split.lengths, LENGTHS), (split.labels, LABELS))
             for file in shard_files(shards, dtype)
         ]
+        return arrays + tokenizer_files(self.tokenizer)
 
 
 def ids_dtype(vocab_size: int) -> Literal["uint8", "uint16"]:

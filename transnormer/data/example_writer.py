@@ -11,6 +11,7 @@ import numpy as np
 from transnormer.data.arrays import ArrayWriter
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest, ExampleShards, ids_dtype
 from transnormer.data.store_folder import StoreFolder
+from transnormer.data.stored_tokenizer import save_tokenizer
 from transnormer.errors import DataError
 
 WAITING = 1024  # examples that are written to the files together
@@ -28,11 +29,12 @@ class ExampleWriter(StoreFolder):
         num_labels: int,
         max_length: int,
         sequences: Literal[1, 2] = 1,
+        tokenizer: Any = None,
         meta: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(path)
         self.task, self.vocab_size, self.num_labels = task, vocab_size, num_labels
-        self.max_length, self.sequences = max_length, sequences
+        self.max_length, self.sequences, self.tokenizer = max_length, sequences, tokenizer
         self.meta = dict(meta or {})
         self._splits: dict[str, _SplitWriter] = {}
 
@@ -68,6 +70,7 @@ class ExampleWriter(StoreFolder):
             max_length=self.max_length,
             sequences=self.sequences,
             splits={name: split.finish() for name, split in self._splits.items()},
+            tokenizer=save_tokenizer(self.tokenizer, self.partial),
             meta=self.meta,
         )
 

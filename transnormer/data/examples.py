@@ -4,6 +4,7 @@ STORE/manifest.json              written last; a folder without it is not a stor
 STORE/train-ids-00000.bin ...    the sequences one after the other
 STORE/train-lengths-00000.bin    the length of each
 STORE/train-labels-00000.bin     the label of each example
+STORE/tokenizer/                 a Hugging Face tokenizer folder, where the ids were made of text
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from transnormer.data.arrays import StoredArray
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest
 from transnormer.data.manifest import check_hashes, prepare_again, read_manifest
+from transnormer.data.stored_tokenizer import tokenizer_in
 from transnormer.errors import DataError, did_you_mean
 
 
@@ -32,6 +34,7 @@ class ExampleStore:
         self.sequences = manifest.sequences
         self.meta: dict[str, Any] = manifest.meta
         self.digest = manifest.digest
+        self.tokenizer_path = tokenizer_in(path, manifest.tokenizer)
         self._manifest = manifest
 
     @classmethod

@@ -133,8 +133,7 @@ class Manifest(AnyManifest):
 
     def files(self) -> list[RecordedFile]:
         shards = [shard for split in self.splits.values() for shard in split.shards]
-        tokenizer = [RecordedFile(file.file, file.size, file.sha256) for file in self.tokenizer]
-        return shard_files(shards, self.numpy_dtype) + tokenizer
+        return shard_files(shards, self.numpy_dtype) + tokenizer_files(self.tokenizer)
 
 
 AnyKind = TypeVar("AnyKind", bound=AnyManifest)
@@ -143,6 +142,11 @@ AnyKind = TypeVar("AnyKind", bound=AnyManifest)
 def shard_files(shards: Sequence[Shard], dtype: np.dtype) -> list[RecordedFile]:
     """The files of an array of this dtype."""
     return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256) for shard in shards]
+
+
+def tokenizer_files(files: Sequence[TokenizerFile]) -> list[RecordedFile]:
+    """Those of a saved tokenizer."""
+    return [RecordedFile(file.file, file.size, file.sha256) for file in files]
 
 
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from transnormer.data.arrays import StoredArray
 from transnormer.data.manifest import Manifest, check_hashes, prepare_again, read_manifest
-from transnormer.data.token_writer import TOKENIZER_FOLDER, StoreWriter
+from transnormer.data.stored_tokenizer import tokenizer_in
+from transnormer.data.token_writer import StoreWriter
 from transnormer.errors import DataError, did_you_mean
 
 __all__ = ["SplitInfo", "StoreWriter", "TokenSplit", "TokenStore"]
@@ -44,7 +45,7 @@ class TokenStore:
         self.vocab_size = manifest.vocab_size
         self.meta: dict[str, Any] = manifest.meta
         self.digest = manifest.digest
-        self.tokenizer_path = path / TOKENIZER_FOLDER if manifest.tokenizer else None
+        self.tokenizer_path = tokenizer_in(path, manifest.tokenizer)
         self._manifest = manifest
 
     @classmethod

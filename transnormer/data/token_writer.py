@@ -10,10 +10,8 @@ import numpy as np
 from transnormer.data import manifest as schema
 from transnormer.data.arrays import MAX_ENTRIES, ArrayWriter
 from transnormer.data.store_folder import StoreFolder
+from transnormer.data.stored_tokenizer import save_tokenizer
 from transnormer.errors import DataError
-from transnormer.files import sha256
-
-TOKENIZER_FOLDER = "tokenizer"
 
 
 class StoreWriter(StoreFolder):
@@ -72,21 +70,10 @@ class StoreWriter(StoreFolder):
             dtype=schema.dtype_for(self.vocab_size),
             vocab_size=self.vocab_size,
             splits=splits,
-            tokenizer=self._save_tokenizer(),
+            tokenizer=save_tokenizer(self.tokenizer, self.partial),
             meta=self.meta,
         )
 
     def close(self) -> None:
         for split in self._splits.values():
             split.close()
-
-    def _save_tokenizer(self) -> list[schema.TokenizerFile]:
-        if self.tokenizer is None:
-            return []
-        folder = self.partial / TOKENIZER_FOLDER
-        self.tokenizer.save_pretrained(folder)
-        saved = []
-        for path in sorted(folder.iterdir()):
-            name = f"{TOKENIZER_FOLDER}/{path.name}"
-            saved.append(schema.TokenizerFile(file=name, size=path.stat().st_size, sha256=sha256(path)))
-        return saved

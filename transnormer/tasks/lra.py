@@ -14,9 +14,9 @@ from torch import Tensor
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.cache import cached_examples
+from transnormer.data.example_source import evenly
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.prepare import plan
-from transnormer.data.lra.source import evenly
 from transnormer.data.lra.spec import Spec, spec_of
 from transnormer.data.sampling import EpochSampler
 from transnormer.errors import ConfigError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from transnormer.data.cache import cached_store
 from transnormer.data.prepare import plan
 from transnormer.data.sampling import EpochSampler
 from transnormer.data.store import TokenStore
+from transnormer.data.stored_tokenizer import copy_tokenizer
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.data.windows import Windows
 from transnormer.errors import DataError
@@ -95,9 +95,7 @@ class TokenWindowTask(Task):
         return torch.stack([loss.double(), targets.double(), hits.double()])
 
     def save_assets(self, folder: str | Path) -> None:
-        if self.store.tokenizer_path:
-            for file in sorted(self.store.tokenizer_path.iterdir()):
-                shutil.copyfile(file, Path(folder) / file.name)
+        copy_tokenizer(self.store.tokenizer_path, folder)
 
     def model_config(self, **fields: Any) -> TransNormerConfig:
         """The preset, what the config changes of it, and what the task requires."""

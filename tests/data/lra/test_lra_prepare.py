@@ -13,10 +13,10 @@ import pytest
 from lra_files import SOURCES, write_listops, write_pairs, write_pathfinder
 
 from transnormer.data.cache import cached_examples
+from transnormer.data.example_source import evenly, held_out
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra import listops, pathfinder
 from transnormer.data.lra.prepare import prepare
-from transnormer.data.lra.source import evenly, held_out
 from transnormer.errors import ConfigError, DataError
 
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from transnormer.data.example_source import Example, Part, Source, as_one_split, consecutive, find_folder, held_out
 from transnormer.data.excerpts import sha256_of
+from transnormer.data.labelled_lines import count_lines
 from transnormer.data.lra import listops, pathfinder
-from transnormer.data.lra.byte_text import count_lines
-from transnormer.data.lra.source import Example, Part, Source, as_one_split, consecutive, find_folder, held_out
 from transnormer.errors import DataError
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}

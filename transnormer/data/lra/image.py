@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from transnormer.data.example_source import Example, Part, Source, as_one_split, held_out, read_bytes
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra.archives import is_archive, read_members
-from transnormer.data.lra.source import Example, Part, Source, as_one_split, held_out, read_bytes
 from transnormer.errors import DataError
 
 SIZE, NUM_CLASSES = 32, 10

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from transnormer.data.example_writer import ExampleWriter
+from transnormer.data.example_plan import Form, Plan, Progress, missing_examples, write_store
+from transnormer.data.example_source import Source
 from transnormer.data.lra.generated import (
     generated_listops,
     generated_pathfinder,
@@ -21,17 +18,13 @@ from transnormer.data.lra.generated import (
 )
 from transnormer.data.lra.image import open_image
 from transnormer.data.lra.retrieval import open_retrieval
-from transnormer.data.lra.source import Example, Part, Source, evenly
 from transnormer.data.lra.spec import Spec, spec_of
 from transnormer.data.lra.text import open_text
 from transnormer.errors import ConfigError
 from transnormer.files import require_free
 
-log = logging.getLogger(__name__)
-
 IMAGE_SIZE = 32  # of Pathfinder, where none is asked for
 _NOTHING_DRAWN = ("lra/listops", "lra/retrieval")  # tasks whose files have all splits
-Progress = Callable[[int, int], None]
 
 
 def prepare(
@@ -61,15 +54,6 @@ def prepare(
     return out
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All that decides the contents of a store; `meta` describes it for the manifest, source files by their hashes."""
-
-    spec: Spec
-    source: Source
-    meta: dict[str, Any]
-
-
 def plan(
     task: str,
     source: str | Path | None = None,
@@ -90,11 +74,8 @@ def plan(
         hint = f"`transnormer data prepare {task} --source PATH --out STORE`, or data.source=PATH"
         raise ConfigError(f"{task} cannot be generated: it needs a source", hint)
     opened = _open(spec, source, seed, limit, size or IMAGE_SIZE, processes or os.cpu_count() or 1)
-    opened = replace(opened, parts={name: _limited(part, limit) for name, part in opened.parts.items()})
-    meta = {"split_rule": opened.split_rule, "limit": limit, **opened.origin}
-    if differences := _differences(spec, opened):
-        meta["differs_from_published"] = differences
-    return Plan(spec, opened, meta)
+    form = Form(spec.name, spec.vocab_size, spec.num_labels, spec.max_length, spec.sequences)
+    return Plan.of(form, opened, limit, _differences(spec, opened))
 
 
 def _open(spec: Spec, source: str | Path | None, seed: int, limit: int | None, size: int, processes: int) -> Source:
@@ -112,44 +93,6 @@ def _open(spec: Spec, source: str | Path | None, seed: int, limit: int | None, s
     return openers[spec.name]()
 
 
-def write_store(plan: Plan, out: Path, progress: Progress | None = None) -> None:
-    """Carries out a plan."""
-    spec = plan.spec
-    if differences := plan.meta.get("differs_from_published"):
-        log.warning("%s is not the published set: %s; do not compare results", spec.name, differences)
-    total, done = sum(part.count for part in plan.source.parts.values()), 0
-    with ExampleWriter(
-        out,
-        task=spec.name,
-        vocab_size=spec.vocab_size,
-        num_labels=spec.num_labels,
-        max_length=spec.max_length,
-        sequences=spec.sequences,
-        meta=plan.meta,
-    ) as writer:
-        for part in plan.source.parts.values():
-            for split, (sequences, label) in _routed(part):
-                if split:
-                    writer.append(split, sequences, label)
-                done += 1
-                if progress and (done % 100 == 0 or done == total):
-                    progress(done, total)
-
-
-def _routed(part: Part) -> Iterator[tuple[str | None, Example]]:
-    """Each example of a part with the split it goes to, if any."""
-    names = list(part.splits)
-    split_of = np.full(part.count, len(names))
-    for number, name in enumerate(names):
-        split_of[part.splits[name]] = number
-    for number, example in zip(split_of, part.read(), strict=True):
-        yield (names[number] if number < len(names) else None), example
-
-
-def _limited(part: Part, limit: int | None) -> Part:
-    return replace(part, splits={name: evenly(numbers, limit) for name, numbers in part.splits.items()})
-
-
 def _differences(spec: Spec, source: Source) -> dict[str, str]:
     """Per part, how the data at hand differ from those that published numbers are about."""
     side = math.isqrt(spec.max_length)
@@ -157,5 +100,4 @@ def _differences(spec: Spec, source: Source) -> dict[str, str]:
         return {"each image": f"{side} x {side} pixels, not {IMAGE_SIZE} x {IMAGE_SIZE}"}
     if "generated" in source.origin:
         return {}
-    found = {name: part.count for name, part in source.parts.items()}
-    return {name: f"{found[name]:,} of {count:,}" for name, count in spec.published if found[name] != count}
+    return missing_examples(source, dict(spec.published))

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from transnormer.data.example_source import Example, evenly
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra import listops
 from transnormer.data.lra.byte_text import to_text
 from transnormer.data.lra.prepare import plan
-from transnormer.data.lra.source import Example, evenly
 from transnormer.errors import ConfigError
 
 EXCERPT = 400  # characters of a text

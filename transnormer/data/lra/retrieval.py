@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from transnormer.data.example_source import Example, Part, Source, as_one_split, find_folder
 from transnormer.data.excerpts import sha256_of
-from transnormer.data.lra.byte_text import count_lines, lines, parse_label, require_text, to_ids
-from transnormer.data.lra.source import Example, Part, Source, as_one_split, find_folder
+from transnormer.data.labelled_lines import count_lines, lines, parse_label, require_text
+from transnormer.data.lra.byte_text import to_ids
 from transnormer.errors import DataError
 
 _NAMES = {"train": "train", "valid": "eval", "test": "test"}

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from transnormer.data.example_source import Example, Part, Source, as_one_split, hash_of_files, held_out, read_bytes
 from transnormer.data.excerpts import sha256_of
+from transnormer.data.labelled_lines import lines, parse_label, require_text
 from transnormer.data.lra.archives import is_archive, read_members
-from transnormer.data.lra.byte_text import MAX_BYTES, lines, parse_label, require_text, to_ids
-from transnormer.data.lra.source import Example, Part, Source, as_one_split, hash_of_files, held_out, read_bytes
+from transnormer.data.lra.byte_text import MAX_BYTES, to_ids
 from transnormer.errors import DataError
 
 Review = tuple[bytes, int]
