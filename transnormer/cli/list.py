@@ -66,7 +66,7 @@ def _recipes() -> None:
     rows = []
     for name in list_recipes():
         config = load_config(name)
-        rows.append((name, about_recipe(name), config.task, config.model.preset, f"{config.train.steps:,}"))
+        rows.append((name, about_recipe(name), config.task, config.model.name, f"{config.train.steps:,}"))
     print_table(["recipe", "what it is", "task", "preset", "steps"], rows)
 
 

@@ -85,6 +85,6 @@ def _check_out(out: Path) -> None:
 
 def _check_model(config: RunConfig) -> None:
     """Refuse a model that does not exist before any data is prepared, which may take minutes."""
-    from transnormer.models.presets import preset
+    from transnormer.models.presets import model_config
 
-    preset(config.model.preset, **config.model.changes())
+    model_config(config.model)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from transnormer.config.init_folder import model_keys
 from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
 from transnormer.config.recipe import read_recipe, read_with_parents
 from transnormer.config.renamed import RENAMED, upgraded
@@ -46,6 +47,7 @@ def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
     """Like load_config, with the origin of each value."""
     tree, origins = _layers(recipe, overrides)
     _settle_store(tree, origins)
+    _settle_init(tree, origins)
     return Resolved(_validated(tree, origins), origins)
 
 
@@ -119,6 +121,28 @@ def _settle_store(tree: Tree, origins: dict[str, str]) -> None:
             f"{', '.join(idle)} {has} no effect beside data.store ({origins['data.store']})",
             hint=f"leave {it} out, or set data.store=null to prepare the data anew",
         )
+
+
+def _settle_init(tree: Tree, origins: dict[str, str]) -> None:
+    """Weights to start from bring their model, below what else is set of it, unless a preset is given beside them.
+
+    Those on the command line take the place of a recipe's preset.
+    """
+    model = tree.get("model", {})
+    if model.get("init") is None:
+        return
+    named = next((key for key in ("preset", "base") if model.get(key) is not None), None)
+    is_typed = [origins[f"model.{key}"].startswith(_OVERRIDE) for key in ("init", named) if key]
+    if named and is_typed != [True, False]:
+        return
+    folder = Path(model["init"]).absolute()
+    theirs = {"preset": None, **model_keys(folder)}
+    for key in ("preset", "base"):
+        model.pop(key, None)
+    for key, value in theirs.items():
+        if model.get(key) is None:
+            model[key] = value
+            origins[f"model.{key}"] = f"model.init={folder}"
 
 
 def _constant(origin: str) -> Callable[[KeyPath], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -33,11 +33,43 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class _ModelSection(Section):
     """The model: a preset by name and, field by field, what differs from it (null keeps the preset's value)."""
 
-    preset: str = Field(default="t2-tiny", description="'<method>-<size>', see `transnormer list presets`")
+    preset: str | None = Field(
+        default="t2-tiny", description="'<method>-<size>', see `transnormer list presets`; null: the model of `init`"
+    )
+    init: str | None = Field(
+        default=None, description="start from the weights of a run (its final ones) or of a model folder"
+    )
+    base: dict[str, JsonValue] | None = Field(
+        default=None, description="the model config of a folder in `init`; filled in where no preset is given"
+    )
+
+    @field_validator("init")
+    @classmethod
+    def _init_from_anywhere(cls, path: str | None) -> str | None:
+        """A path is meant from where it is written: a run may be resumed from another folder."""
+        return None if path is None else str(Path(path).absolute())
+
+    @model_validator(mode="after")
+    def _is_one_model(self) -> Self:
+        if self.preset is None and self.base is None:
+            raise ConfigError("model.preset: is null, and no model.init says which model it is", "name a preset")
+        if self.preset is not None and self.base is not None:
+            raise ConfigError(f"model.base: is a model by itself, and model.preset is {self.preset}", "leave one out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unused_init(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run from scratch has neither key, as before there were any: it keeps its hash."""
+        return {name: value for name, value in dump(self).items() if value is not None or name not in ("init", "base")}
+
+    @property
+    def name(self) -> str:
+        """What to call the model in a line for people."""
+        return self.preset or f"the model of {self.init}"
 
     def changes(self) -> dict[str, Any]:
         """The fields that differ from the preset."""
-        return self.model_dump(exclude={"preset"}, exclude_none=True)
+        return self.model_dump(exclude={"preset", "init", "base"}, exclude_none=True)
 
 
 def _model_key(name: str, rule: Rule) -> tuple[Any, FieldInfo]:

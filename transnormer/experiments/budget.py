@@ -106,7 +106,7 @@ class Budget:
 
 def _kind(job: Job) -> tuple[str, str]:
     """Jobs that are expected to be equally fast."""
-    return job.config.task, job.config.model.preset
+    return job.config.task, job.config.model.name
 
 
 def what_fits(durations: Sequence[tuple[Item, float]], at_once: int, seconds: float) -> tuple[list[Item], list[Item]]:

@@ -17,7 +17,7 @@ from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
 from transnormer.experiments.table import Table, cost_in_words, marks_in_words, seeds_in_words
-from transnormer.models.presets import preset
+from transnormer.models.presets import model_config
 
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
 
@@ -177,7 +177,7 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                     settings = experiment.settings(row, column, selection)
                     arguments = [*settings, *selection.overrides, *stores[column], f"seed={seed}"]
                     config = load_config(recipe, arguments)
-                    preset(config.model.preset, **config.model.changes())  # the config of a model checks its options
+                    model_config(config.model)  # the config of a model checks its options
                     jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments)))
     faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
     return jobs

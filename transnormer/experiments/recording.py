@@ -31,7 +31,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
     return Record(
         name=job.name,
         task=job.config.task,
-        preset=job.config.model.preset,
+        preset=job.config.model.name,
         seed=job.config.seed,
         recipe=job.recipe,
         changes={key: now for key, (_, now) in changes.items()},

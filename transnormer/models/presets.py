@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from transnormer.config.schema import ModelSection
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.registry import mixer_class
 from transnormer.models.config import TransNormerConfig, check_types, diag_then_norm, plain
@@ -159,6 +160,16 @@ def _serves(method: str, causal: bool) -> bool:
     mixers = METHODS[method].get("mixers")
     traits = [mixer_class(name).traits for name in ([mixers] if mixers else diag_then_norm(2))]
     return all(each.causal if causal else each.bidirectional for each in traits)
+
+
+def model_config(section: ModelSection, **fields: Any) -> TransNormerConfig:
+    """The model of a run: its preset or `base`, what the section changes of it, and then `fields`."""
+    fields = {**section.changes(), **fields}
+    if section.preset is not None:
+        return preset(section.preset, **fields)
+    base: dict[str, Any] = dict(section.base or {})
+    options = {**(base.pop("mixer_options", None) or {}), **(fields.pop("mixer_options", None) or {})}
+    return TransNormerConfig(**{**base, **fields}, mixer_options=options)
 
 
 def preset(name: str, **overrides: Any) -> TransNormerConfig:

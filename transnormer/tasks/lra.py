@@ -23,7 +23,7 @@ from transnormer.errors import ConfigError
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.heads import TransNormerForPairClassification, TransNormerForSequenceClassification
-from transnormer.models.presets import preset
+from transnormer.models.presets import model_config
 from transnormer.tasks.contract import Batch, Task
 from transnormer.tasks.lra_protocol import Examples, LRAProtocol
 from transnormer.tasks.padding import padded
@@ -64,7 +64,7 @@ class LongRangeArena(Task):
 
     @classmethod
     def find_data(cls, config: RunConfig) -> dict[str, Any]:
-        size = preset(config.model.preset, **{"causal": False, **config.model.changes()})
+        size = model_config(config.model, causal=False)
         _refuse_amounts(size, spec_of(config.task))
         return plan(config.task, config.data.source, limit=config.lra.limit_examples).meta
 
@@ -102,7 +102,7 @@ class LongRangeArena(Task):
             log.warning(
                 "%s has no positions: what order its tokens have, only its attention can know "
                 "(model.position_embedding=sinusoidal adds them)",
-                self.config.model.preset,
+                self.config.model.name,
             )
         return head(config)
 
@@ -111,7 +111,7 @@ class LongRangeArena(Task):
         section = self.config.model
         fields = {"causal": False, "num_labels": self.store.num_labels, **self._protocol.model_fields}
         fields |= section.changes()
-        size = preset(section.preset, **fields)
+        size = model_config(section, **fields)
         positions = self.store.max_length
         if section.max_position_embeddings is not None and section.max_position_embeddings < positions:
             raise ConfigError(
@@ -125,7 +125,7 @@ class LongRangeArena(Task):
         if size.embedding == "number":
             fields["vocab_size"] = self.store.vocab_size
         fields["max_position_embeddings"] = max(size.max_position_embeddings, positions)
-        return preset(section.preset, **fields)
+        return model_config(section, **fields)
 
     def train_batch(self, positions: Sequence[int]) -> Batch:
         return self.batch(self._train, [self._sampler.index(position)[1] for position in positions])

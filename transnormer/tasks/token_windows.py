@@ -23,7 +23,7 @@ from transnormer.data.tokenizers import load_tokenizer
 from transnormer.data.windows import Windows
 from transnormer.errors import DataError
 from transnormer.models.config import TransNormerConfig
-from transnormer.models.presets import preset
+from transnormer.models.presets import model_config
 from transnormer.tasks.contract import Batch, Task
 from transnormer.tasks.masking import IGNORED
 
@@ -104,7 +104,7 @@ class TokenWindowTask(Task):
             f"{kind}_token_id": getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad")
         }
         fields = {"vocab_size": self.store.vocab_size, **special, **fields}
-        return preset(self.config.model.preset, **self.config.model.changes(), **fields)
+        return model_config(self.config.model, **fields)
 
     def _windows_to_score(self, split: str) -> Windows:
         """A split cut into windows, of which there is at least one."""

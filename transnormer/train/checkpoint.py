@@ -35,7 +35,8 @@ MANIFEST = "manifest.json"
 Which = Literal["final", "best", "last"]
 
 _STATE = "state.json"
-_PLACES = {"data.store", "data.source", "data.tokenizer"}  # data may move: that they are the same, their digest says
+# Data may move, and weights to start from are no longer needed: that they are the same, a digest says.
+_PLACES = {"data.store", "data.source", "data.tokenizer", "model.init"}
 
 
 class BrokenCheckpoint(CheckpointError):
@@ -225,7 +226,7 @@ def restore(folder: RunFolder, learner: Learner) -> tuple[RunState, list[Quarant
     """Take up the newest checkpoint that verifies, or the initial weights where none was ever made."""
     found = learner.ranks.on_main(lambda: newest_valid(folder.checkpoints, folder.quarantine))
     if found.path is None:
-        learner.reset()
+        learner.reset(folder.read_initial())
         return RunState(), []
     state, stored = RunState.read(found.path / _STATE)
     _require_same_config(found.path, stored, learner.config.model_dump(mode="json"))

@@ -21,9 +21,10 @@ from transnormer.step.execution import CannotRun, Execution, choose_execution
 from transnormer.step.training import StepOutcome, TrainingStep
 from transnormer.tasks.contract import Feeds
 from transnormer.tasks.registry import build_task
+from transnormer.train.initial import WEIGHTS, Initial, find_initial, load_initial
 from transnormer.train.ranks import Ranks
 
-WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+OPTIMIZER = "optimizer.safetensors"
 
 
 class Learner:
@@ -40,6 +41,8 @@ class Learner:
         name = choose_execution(config.train, ranks.device, ranks.world_size)
         self.execution = Execution(name, ranks.device, bf16=ranks.uses_bf16)
         self.model = self._seeded_model().to(ranks.device)
+        self.initial: Initial | None = None
+        self.origin = "new weights"
         self._feeds = self.task.feeds(ranks.device) if self.execution.name != "eager" else Feeds(self.task)
         self._evaluation = Evaluation(self.model, self._feeds, config.train, self.execution)
 
@@ -55,10 +58,21 @@ class Learner:
         backend = explain("norm_attention", self.ranks.device).backend
         processes = f" in {self.ranks.world_size} processes" if self.ranks.world_size > 1 else ""
         return (
-            f"{self.config.model.preset}, {count_parameters(self.model):,} parameters, on {self.ranks.device.type}"
+            f"{self.config.model.name}, {count_parameters(self.model):,} parameters, on {self.ranks.device.type}"
             f"{processes} ({precision}, {self.execution.name}, ops by {backend}); {self.config.task} on {store.path}, "
             f"{self.task.num_train_samples:,} samples; {train.steps:,} steps of {train.batch_size}"
         )
+
+    def take_initial(self, expected: dict[str, Any] | None = None) -> None:
+        """Put the weights of `model.init`, if there is one, into the fresh model; `expected`: see `find_initial`."""
+        if (init := self.config.model.init) is not None:
+            self.initial = self.ranks.on_main(lambda: find_initial(init, expected))
+            self.origin = load_initial(self.model, self.task, self.initial, self.config.task)
+
+    @property
+    def initial_facts(self) -> dict[str, Any] | None:
+        """What was taken from `model.init`, for the record; None where nothing was."""
+        return {**self.initial.facts(), "taken": self.origin} if self.initial else None
 
     def prepare(self) -> None:
         """Compile what is to be compiled, so that it is not counted as training."""
@@ -115,9 +129,10 @@ class Learner:
         self._step.optimizer.read_weights()
         self._step.optimizer.load_state(load_file(folder / OPTIMIZER))
 
-    def reset(self) -> None:
-        """Back to the initial weights and an optimizer without history."""
+    def reset(self, expected: dict[str, Any] | None = None) -> None:
+        """Back to the initial weights, those that a run `expected` where it has a record, and no optimizer history."""
         self.model.load_state_dict(self._seeded_model().state_dict())
+        self.take_initial(expected)
         self._step.optimizer.read_weights()
         self._step.optimizer.reset()
 

@@ -55,9 +55,10 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
     if config.train.tensorboard:
         require_tensorboard()
     learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
+    learner.take_initial()
     ranks.on_main(folder.create)
     with _as_only_writer(folder, ranks):
-        ranks.on_main(lambda: folder.begin(config, learner.task.store))
+        ranks.on_main(lambda: folder.begin(config, learner.task.store, learner.initial_facts))
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             return _finish(Loop(folder, learner, recorder, RunState()))
 
@@ -76,7 +77,7 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
         find_data(config)
         choose_execution(config.train, ranks.device, ranks.world_size)
     else:
-        Learner(config, ranks)
+        Learner(config, ranks).take_initial()
 
 
 def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
         ranks.on_main(lambda: folder.tidy(learner.task.store))
         with signals_afterwards():
             state, quarantined = restore(folder, learner)
+        ranks.on_main(lambda: folder.note_initial(learner.initial_facts))
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             loop = Loop(folder, learner, recorder, state)
             if stale_holder:
@@ -142,6 +144,8 @@ class Loop:
         """Gradients, then an update if they are finite, until the last step."""
         if self.state.step < self.config.train.steps:
             self.recorder.say(self.learner.describe())
+            if self.state.step == 0 and self.learner.initial:
+                self.recorder.event("init", self.learner.origin, sha256=self.learner.initial.sha256)
             with self.recorder.preparing(_PREPARATION[self.learner.execution.name]):
                 self.learner.prepare()
         while True:

@@ -28,6 +28,7 @@ def write_result(
     result = {
         "task": config.task,
         "preset": config.model.preset,
+        "init": folder.read_initial(),
         "protocol": task.protocol,
         "primary_metric": task.primary_metric,
         "metrics": state.metrics,

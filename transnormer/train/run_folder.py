@@ -52,6 +52,11 @@ class RunFolder:
         return self.path / "data.json"
 
     @property
+    def init_file(self) -> Path:
+        """Which weights the run started from, with their hash; only where `model.init` names some."""
+        return self.path / "init.json"
+
+    @property
     def journal_file(self) -> Path:
         """One JSON object per logged step, evaluation or event."""
         return self.path / "journal.jsonl"
@@ -115,11 +120,12 @@ class RunFolder:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
-    def begin(self, config: RunConfig, data: Store) -> None:
+    def begin(self, config: RunConfig, data: Store, initial: dict[str, Any] | None = None) -> None:
         """Write what describes the run, config first; the caller holds the lock."""
         self._require_empty()  # again, now that nobody else can fill it
         write_text(self.config_file, dump_config(config))
         self._describe(data)
+        self.note_initial(initial)
         with disk_errors(self.path):
             self.checkpoints.mkdir()
             sync(self.path)
@@ -130,6 +136,23 @@ class RunFolder:
             remove_leftovers(self.path)
             remove_leftovers(self.checkpoints)
         self._describe(data)
+
+    def note_initial(self, initial: dict[str, Any] | None) -> None:
+        """Write down which weights the run started from, once; the caller holds the lock."""
+        if initial is not None and not self.init_file.is_file():
+            write_json(self.init_file, initial)
+
+    def read_initial(self) -> dict[str, Any] | None:
+        """Which weights the run started from; None where it has not come to writing it, or started from none."""
+        if not self.init_file.is_file():
+            return None
+        try:
+            recorded = json.loads(self.init_file.read_text())
+            if not isinstance(recorded, dict) or not isinstance(recorded.get("sha256"), str):
+                raise TypeError("it has no sha256")
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{self.init_file} is damaged: {error}", hint="restore it from a backup") from error
+        return recorded
 
     def require_data(self, data: Store) -> None:
         """Refuse other data than the run began with; older versions did not record them."""
