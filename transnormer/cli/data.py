@@ -28,8 +28,9 @@ def prepare(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="python, wikitext103, wikitext2, enwik8, or lra/listops, lra/text, lra/retrieval, lra/pathfinder, "
-            "lra/image; leave it out with --text.",
+            help="python, wikitext103, wikitext2, enwik8; lra/listops, lra/text, lra/retrieval, lra/pathfinder, "
+            "lra/image; glue/mnli, glue/qnli, glue/qqp, glue/sst2, glue/mrpc, glue/cola, glue/rte; leave it out with "
+            "--text.",
         ),
     ] = None,
     text: Annotated[
@@ -45,29 +46,43 @@ def prepare(
     ] = None,
     vocab_size: Annotated[int | None, typer.Option(min=1, help="Size of a bpe or word vocabulary.")] = None,
     limit_bytes: Annotated[int | None, typer.Option(min=1, help="Train on the first so many bytes only.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many examples of each split (lra).")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many examples of each split (lra, glue).")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Longest example in tokens, marks included (glue).", show_default="512")
+    ] = None,
     seed: Seed = None,
     size: Size = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes that generate at once (lra).", show_default="one per CPU")
     ] = None,
 ) -> None:
-    """Turn text into a token store, or a Long-Range Arena task into a store of examples.
+    """Turn text into a token store, or a task of the Long-Range Arena or of GLUE into a store of examples.
 
     Example: transnormer data prepare --text "my/*.txt" --tokenizer bpe --vocab-size 8000 --out store
 
     Example: transnormer data prepare wikitext103 --source wikitext-103/ --out store
 
     Example: transnormer data prepare lra/listops --out listops
+
+    Example: transnormer data prepare glue/sst2 --source SST-2/ --tokenizer roberta:gpt2 --out sst2
     """
-    for_text = {"--text": text, "--tokenizer": tokenizer, "--vocab-size": vocab_size, "--limit-bytes": limit_bytes}
-    for_examples = {"--limit": limit, "--seed": seed, "--size": size, "--processes": processes}
-    if name is not None and name.startswith("lra"):
-        _refuse(for_text, f"is for text, {name} has examples")
-        _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
-        print_text(f"use it: transnormer train {name} --out run data.store={out}")
+    for_corpora = {"--text": text, "--vocab-size": vocab_size, "--limit-bytes": limit_bytes}
+    for_lra = {"--seed": seed, "--size": size, "--processes": processes}
+    if name is not None and name.startswith(("lra", "glue")):
+        _refuse(for_corpora, f"is for text, {name} has examples")
+        if name.startswith("lra"):
+            _refuse({"--tokenizer": tokenizer, "--max-length": max_length}, f"is not for {name}")
+            _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
+            print_text(f"use it: transnormer train {name} --out run data.store={out}")
+        else:
+            _refuse(for_lra, "is for the lra tasks")
+            options = {"max_length": max_length} if max_length else {}
+            _prepare_examples(name, out, source=source, tokenizer=tokenizer, limit=limit, **options)
+            print_text(f"use it: transnormer train {name} --out run model.init=PRETRAINED data.store={out}")
         return
-    _refuse(for_examples, "is for the lra tasks")
+    _refuse({"--limit": limit, **for_lra, "--max-length": max_length}, "is for the lra and glue tasks")
     if text and name not in (None, "text"):
         raise ConfigError(f"--text and the corpus '{name}' are both given", hint="leave one of them out")
     if text and source:
@@ -95,7 +110,7 @@ def prepare(
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(metavar="NAME|STORE", help="An lra task, or a store of one.")],
+    what: Annotated[str, typer.Argument(metavar="NAME|STORE", help="An lra task, or a store of examples.")],
     source: Annotated[str | None, typer.Option(help="Where the public files of the task lie.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="How many examples.", show_default="3, or 36 images")] = None,
     split: Annotated[str | None, typer.Option(help="Of a store.", show_default="train")] = None,
@@ -105,7 +120,7 @@ def show(
         "sheet.png"
     ),
 ) -> None:
-    """Show examples: images on a contact sheet, ListOps as trees, texts in excerpts.
+    """Show examples: images on a contact sheet, ListOps as trees, texts as they are read or in excerpts.
 
     Example: transnormer data show lra/pathfinder --out paths.png
 
@@ -122,6 +137,12 @@ def show(
         _refuse({"--source": source, "--seed": seed, "--size": size}, "is for a task by name, this is a store")
         store = ExampleStore.open(what)
         task = store.task
+        if task.startswith("glue/"):
+            from transnormer.data.glue.preview import as_text as in_words
+
+            for line in in_words(store, split or "train", stored_examples(store, split or "train", count or 3)):
+                print_text(line)
+            return
         examples = stored_examples(store, split or "train", count or _count(is_drawn(task)))
     if is_drawn(task):
         draw_contact_sheet(task, examples, out)
@@ -166,7 +187,10 @@ def _prepare_examples(name: str, out: Path, **options: Any) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from transnormer.data.lra.prepare import prepare as write_examples
+    if name.startswith("lra"):
+        from transnormer.data.lra.prepare import prepare as write_examples
+    else:
+        from transnormer.data.glue.prepare import prepare as write_examples  # type: ignore[assignment]
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

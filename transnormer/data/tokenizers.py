@@ -116,13 +116,20 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:
     """Ids of a text as int64, nothing added; the name of a special token in the text is text, not that token."""
     if is_byte_tokenizer(tokenizer):
         return encode_bytes(text.encode("utf-8"))
+    # A batch of small chunks is encoded in parallel.
+    encoded = encode_texts(tokenizer, list(text_chunks(text, 2**16)))
+    return np.fromiter((number for ids in encoded for number in ids), dtype=np.int64)
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text, nothing added; the name of a special token in a text is text, not that token."""
     backend = tokenizer.backend_tokenizer
     before = backend.encode_special_tokens
     backend.encode_special_tokens = True
+    backend.no_truncation()  # a tokenizer may be saved with a length to cut and pad to
+    backend.no_padding()
     try:
-        # A batch of small chunks is encoded in parallel.
-        encoded = backend.encode_batch_fast(list(text_chunks(text, 2**16)), add_special_tokens=False)
-        return np.fromiter((number for chunk in encoded for number in chunk.ids), dtype=np.int64)
+        return [encoded.ids for encoded in backend.encode_batch_fast(texts, add_special_tokens=False)]
     finally:
         backend.encode_special_tokens = before
 
