@@ -106,7 +106,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     if not (folder / "tokenizer.json").is_file():
         raise DataError(f"{folder} holds no tokenizer.json", "point to a folder that a tokenizer was saved to")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # A broken file surfaces as whatever the line that trips over it raises, `tokenizers`' bare Exception included.
     except Exception as problem:
         raise DataError(f"{folder} holds a broken tokenizer: {problem}", "save or copy it again") from problem

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.models.hub import LOCAL
 from transnormer.models.quiet import no_progress_bars
 
 
@@ -29,8 +30,8 @@ def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel,
     target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     try:
         with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=decode_dtype(target), local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=decode_dtype(target), **LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     return model.to(target).eval(), tokenizer

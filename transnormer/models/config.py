@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from transnormer.mixers.registry import (
     mixer_class,
     mixer_options,
 )
+from transnormer.models.hub import AUTO_MAP, write_loader
 
 
 @strict
@@ -45,8 +48,19 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             self.final_norm = self.norm if self.norm_first else "none"
         if self.classifier_hidden_size is None:
             self.classifier_hidden_size = self.hidden_size
-        super().__post_init__(**kwargs)
+        super().__post_init__(**{**kwargs, "auto_map": dict(AUTO_MAP)})
         self._check()
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Write config.json and what it names: the file by which transformers finds our classes."""
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_loader(folder)
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Nothing: transformers would copy this source file into what is saved, which names the package instead."""
 
     def _check(self) -> None:
         for field, rule in field_rules().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,25 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
-from transnormer.files import disk_errors, new_folder
+from transnormer.files import disk_errors, new_folder, write_text
 from transnormer.models import heads
+from transnormer.models.hub import AUTO_MODELS, LOCAL
 from transnormer.models.quiet import no_progress_bars
 from transnormer.models.saving import follow_umask
 
 # The Auto class by which others load each head; a pair classifier has none and is loaded by its own name.
-_AUTO_CLASSES = {
-    "TransNormerForCausalLM": transformers.AutoModelForCausalLM,
-    "TransNormerForMaskedLM": transformers.AutoModelForMaskedLM,
-    "TransNormerForSequenceClassification": transformers.AutoModelForSequenceClassification,
-}
+_AUTO_CLASSES = {name: getattr(transformers, auto) for auto, name in AUTO_MODELS.items()}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _HINT = "make room, or choose another --out"
 
 
-def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, Any]:
+def export_model(
+    source: Path, out: Path, dtype: str = "float32", card: Callable[[dict[str, Any]], str] | None = None
+) -> dict[str, Any]:
     """Copy the model and tokenizer of `source` to `out` in `dtype`; returns what was written and checked.
 
     The copy is loaded with its Auto class and must give the logits of the original, loaded in `dtype`, bit for bit.
+    `card` makes README.md of what is returned.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
@@ -41,12 +42,15 @@ def export_model(source: Path, out: Path, dtype: str = "float32") -> dict[str, A
                 follow_umask(partial)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(partial)
-            return _read_back(original, tokenizer, partial)
+            report = _read_back(original, tokenizer, partial)
+            if card is not None:
+                write_text(partial / "README.md", card(report), _HINT)
+            return report
 
 
 def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
     try:
-        (name,) = AutoConfig.from_pretrained(source, local_files_only=True).architectures or ("model of unknown kind",)
+        (name,) = AutoConfig.from_pretrained(source, **LOCAL).architectures or ("model of unknown kind",)
         cls = getattr(heads, name, None)
         if cls is None:
             raise ConfigError(f"{source} holds a {name}, which is not one of ours", hint="give a run folder")
@@ -54,7 +58,7 @@ def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, A
         # Bytes, pixels and operators are their own ids: a classifier of those has no tokenizer.
         if "Classification" in name and not (source / "tokenizer_config.json").exists():
             return model, None
-        return model, AutoTokenizer.from_pretrained(source, local_files_only=True)
+        return model, AutoTokenizer.from_pretrained(source, **LOCAL)
     except ConfigError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -64,7 +68,7 @@ def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, A
 def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[str, Any]:
     name = type(original).__name__
     auto = _AUTO_CLASSES.get(name, getattr(heads, name))
-    copy = auto.from_pretrained(folder, local_files_only=True).eval()
+    copy = auto.from_pretrained(folder, **LOCAL).eval()
     # Longer than two blocks of DiagAttention, so that every kind of layer has something to do.
     length = min(200, original.config.max_position_embeddings)
     ids = torch.arange(length).remainder(original.config.vocab_size)[None]
@@ -74,7 +78,7 @@ def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[
     if copy.dtype != original.dtype or not torch.equal(expected, got):
         raise DataError(f"the exported {name} does not give the logits of the original; nothing was written")
     if tokenizer is not None:
-        copied = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        copied = AutoTokenizer.from_pretrained(folder, **LOCAL)
         if copied.get_vocab() != tokenizer.get_vocab():
             raise DataError("the exported tokenizer differs from the original; nothing was written")
     return {

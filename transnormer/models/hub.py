@@ -1,8 +1,12 @@
-"""`AutoModel.from_pretrained` knows our models after `import transnormer`, at no cost before transformers is used.
+"""How transformers' Auto classes find our models, with and without `import transnormer`.
 
-transformers builds its Auto tables when `configuration_auto` and `modeling_auto` are first imported, which takes
-seconds and needs torch. Instead of importing them, we enter our classes at the moment somebody else does. For this to
-work no file of this folder may import `modeling_auto` (nor `transformers.modeling_layers`, which does) while it loads.
+A saved folder names, in `auto_map` of its config.json, a file that lies beside it and imports this package: that serves
+`from_pretrained(folder, trust_remote_code=True)` where nobody has imported us, as in lm-eval.
+
+After `import transnormer` no such file is needed or read, and that costs nothing before transformers is used: it builds
+its Auto tables when `configuration_auto` and `modeling_auto` are first imported, which takes seconds and needs torch.
+Instead of importing them, we enter our classes at the moment somebody else does. For this to work no file of this
+folder may import `modeling_auto` (nor `transformers.modeling_layers`, which does) while it loads.
 """
 
 from __future__ import annotations
@@ -13,7 +17,35 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
+
+# The Auto classes and ours; a pair classifier has none.
+AUTO_MODELS = {
+    "AutoModel": "TransNormerModel",
+    "AutoModelForCausalLM": "TransNormerForCausalLM",
+    "AutoModelForMaskedLM": "TransNormerForMaskedLM",
+    "AutoModelForSequenceClassification": "TransNormerForSequenceClassification",
+}
+# How our own commands load what lies on the disk: nothing is fetched, and no code of a model's folder is run.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_LOADER = "modeling_transnormer"
+AUTO_MAP = {auto: f"{_LOADER}.{name}" for auto, name in {"AutoConfig": "TransNormerConfig", **AUTO_MODELS}.items()}
+_LOADER_SOURCE = '''"""Where transformers finds the classes of the model in this folder: in the package transnormer."""
+
+try:
+    from transnormer import (
+        TransNormerConfig,
+        TransNormerForCausalLM,
+        TransNormerForMaskedLM,
+        TransNormerForSequenceClassification,
+        TransNormerModel,
+    )
+except ModuleNotFoundError as error:
+    if error.name != "transnormer":
+        raise
+    raise ImportError("this model needs the package transnormer: run `pip install .` in a checkout of it") from error
+'''
 
 _CONFIGURATION = "transformers.models.auto.configuration_auto"
 _MODELING = "transformers.models.auto.modeling_auto"
@@ -30,16 +62,11 @@ def _register_config() -> None:
 def _register_models() -> None:
     import transformers
 
-    from transnormer.models import backbone, heads
+    from transnormer.models import heads
     from transnormer.models.config import TransNormerConfig
 
-    for auto, model in (
-        (transformers.AutoModel, backbone.TransNormerModel),
-        (transformers.AutoModelForCausalLM, heads.TransNormerForCausalLM),
-        (transformers.AutoModelForMaskedLM, heads.TransNormerForMaskedLM),
-        (transformers.AutoModelForSequenceClassification, heads.TransNormerForSequenceClassification),
-    ):
-        auto.register(TransNormerConfig, model, exist_ok=True)
+    for auto, name in AUTO_MODELS.items():
+        getattr(transformers, auto).register(TransNormerConfig, getattr(heads, name), exist_ok=True)
 
 
 _REGISTRATIONS: dict[str, Callable[[], None]] = {_CONFIGURATION: _register_config, _MODELING: _register_models}
@@ -82,3 +109,8 @@ def register_auto_classes() -> None:
             _REGISTRATIONS[name]()
     if pending and not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
+
+
+def write_loader(folder: Path) -> None:
+    """Write the file that `AUTO_MAP` names."""
+    (folder / f"{_LOADER}.py").write_text(_LOADER_SOURCE, encoding="utf-8")
