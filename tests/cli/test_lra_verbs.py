@@ -52,7 +52,11 @@ def test_from_nothing_to_a_tested_model(cli: Callable, tmp_path: Path) -> None:
     done = cli("export", tmp_path / "run", "--out", tmp_path / "model")
     assert done.code == 0, done.err
     assert "use it: transformers.AutoModelForSequenceClassification.from_pretrained" in done.out
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+    names = sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors", "modeling_transnormer.py"]
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "tokenizer | none" in card
+    assert "pipeline_tag" not in card
 
 
 def test_info_and_verify_and_damage(cli: Callable, tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_usage(folder_of_a_user, forked_command):
     command.write_text(f'#!/bin/sh\nexec {shlex.join(forked_command)} "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    # transformers copies the loader file of a model folder into its cache.
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HOME": str(folder_of_a_user / "cache")}
     for language, code in blocks:
         command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euc", code]
         done = subprocess.run(command, cwd=folder_of_a_user, env=environment, capture_output=True, text=True)

@@ -24,16 +24,27 @@ def export(
     out: Annotated[Path, typer.Option(help="The folder to write; must be new or empty.")],
     checkpoint: Annotated[Weights | None, typer.Option(help="Which weights of a run.", show_default="final")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = Dtype.float32,
+    license_id: Annotated[
+        str, typer.Option("--license", help="Of the weights, as the Hub spells it, e.g. apache-2.0.")
+    ] = "unknown",
 ) -> None:
-    """Write a trained model as a Hugging Face folder.
+    """Write a trained model as a Hugging Face folder with a model card.
 
-    It is loaded back and must give the same logits before it appears.
+    It is loaded back and must give the same logits before it appears. The card, README.md, has what the run folder says
+    about data, recipe and scores.
 
     Example: transnormer export run --out my-model --dtype bfloat16
     """
     folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
     from transnormer.models.export import export_model
+    from transnormer.report.model_card import model_card
 
-    report = export_model(folder, out, dtype.value)
+    name = out.resolve().name
+    report = export_model(folder, out, dtype.value, lambda exported: model_card(name, folder, exported, license_id))
     print_table(["", str(out)], report.items())
-    print_text(f"use it: {report['loads with']}.from_pretrained('{out}'), after `import transnormer`")
+    library, _, loader = report["loads with"].partition(".")
+    if library == "transformers":
+        print_text(f"use it: transformers.{loader}.from_pretrained({str(out)!r}, trust_remote_code=True)")
+        print_text("after `import transnormer` it needs no trust_remote_code; the model card is README.md")
+    else:
+        print_text(f"use it: {library}.{loader}.from_pretrained({str(out)!r}); the model card is README.md")

@@ -37,7 +37,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         changes={key: now for key, (_, now) in changes.items()},
         config=_without_folders(job.config),
         config_hash=job.identity,
-        command=["transnormer", "train", *(_without_folder(argument) for argument in job.arguments)],
+        command=["transnormer", "train", *(without_folder(argument) for argument in job.arguments)],
         date=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
         primary_metric=result["primary_metric"],
         higher_is_better=task_class(job.config.task).higher_is_better,
@@ -126,6 +126,7 @@ def _without_folders(config: RunConfig) -> dict[str, Any]:
     return tree
 
 
-def _without_folder(argument: str) -> str:
+def without_folder(argument: str) -> str:
+    """An argument of a command for others to read: a key's absolute path keeps its name only."""
     key, equals, value = argument.partition("=")
     return f"{key}={Path(value).name}" if equals and Path(value).is_absolute() else argument
