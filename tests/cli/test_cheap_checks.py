@@ -29,6 +29,8 @@ except SystemExit as ending:
         ("train demo --out new train.speed=graph", "train.speed is now train.execution"),
         ("train demo --out new lra.protocol=skyformer", "is a key of the lra tasks"),
         ("train demo --out new task=casual_lm", "unknown task 'casual_lm'"),
+        ("train demo --out new model.preset=t2-tny", "unknown preset 't2-tny'"),
+        ("train demo --out new model.preset=linformer-tiny", "linformer has no causal form"),
         ("train demo --out full", "full is not empty"),
         ("train demo --out run", "run already holds a run"),
         ("train demo --out run --dry-run", "run already holds a run"),
@@ -46,12 +48,17 @@ except SystemExit as ending:
         ("reproduce nothing", "no table 'nothing'"),
         ("reproduce lra train.stepz=3", "train.stepz: no such key"),
         ("reproduce lra steps", "'steps' is not an override"),
+        ("reproduce lra --methods t3", "unknown method 't3'"),
+        ("reproduce lra --tasks list", "unknown task 'list'"),
+        ("reproduce lra --setup tuend", "unknown set-up 'tuend'"),
+        ("reproduce lra --seeds one", "--seeds: 'one' is not a number"),
         ("demo train.stepz=3", "train.stepz: no such key"),
         ("bench sped", "No such command 'sped'"),
         ("explain train.stepz", "train.stepz"),
     ],
 )
 def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message: str, tmp_path: Path) -> None:
+    """Nor is anything written."""
     for name, file, text in (
         ("full", "x", ""),
         ("run", "config.yaml", "seed: 1\n"),
@@ -60,14 +67,28 @@ def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(text)
     before = sorted(tmp_path.rglob("*"))
-    done = subprocess.run(
+    done = without_torch(command, tmp_path)
+    assert message in done.stdout + done.stderr
+    assert done.returncode == 2, done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("presets", "t2-lm"), ("recipes", "demo"), ("tasks", "lra/text"), ("tables", "lra")]
+)
+def test_what_can_be_named_is_listed_without_torch(kind: str, name: str, tmp_path: Path) -> None:
+    done = without_torch(f"list {kind}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert name in [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+
+
+def without_torch(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command, which fails where it loads torch."""
+    return subprocess.run(
         [sys.executable, "-c", SCRIPT, *command.split()],
         capture_output=True,
         text=True,
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert message in done.stdout + done.stderr
-    assert done.returncode == 2, done.stderr
-    assert sorted(tmp_path.rglob("*")) == before

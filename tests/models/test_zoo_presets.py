@@ -9,7 +9,7 @@ from transformers import DynamicCache
 import transnormer as tn
 from transnormer.errors import ConfigError
 from transnormer.mixers.registry import list_mixers, mixer_class
-from transnormer.models.presets import METHODS, SIZES
+from transnormer.models.presets import METHODS, SIZES, preset_fields
 
 CAUSAL = [method for method in METHODS if f"{method}-tiny" in tn.list_presets()]
 COMBINED = ["sequential", "parallel"]
@@ -64,6 +64,12 @@ def test_lra_models_are_of_the_size_of_skyformers(method):
         "long_short": layers * (64 * width + 64 + 4 * width),  # two times 32 landmarks, two norms
     }.get(method, 0)
     assert count == pytest.approx(vanilla + extra, rel=0.05)
+
+
+@pytest.mark.parametrize("name", tn.list_presets())
+def test_what_is_listed_without_torch_is_the_preset(name):
+    listed = vars(preset_fields(name))
+    assert listed == {field: getattr(tn.preset(name), field) for field in listed}
 
 
 def test_every_mixer_is_a_method_and_none_is_offered_where_it_cannot_serve():

@@ -47,15 +47,15 @@ def _mixers() -> None:
 
 
 def _presets() -> None:
-    from transnormer.models.presets import list_presets, preset
+    from transnormer.models.presets import list_presets, preset_fields
 
     rows = []
     for name in list_presets():
-        config = preset(name)
-        runs = [f"{count} {mixer}" for mixer, count in Counter(config.mixers).items()]
-        shape = f"{config.num_hidden_layers} x {config.hidden_size}, {config.num_attention_heads} heads"
-        feed_forward = f"{config.feed_forward} {config.intermediate_size}"
-        rows.append((name, " + ".join(runs), shape, feed_forward, f"{config.vocab_size:,}", config.causal))
+        model = preset_fields(name)
+        runs = [f"{count} {mixer}" for mixer, count in Counter(model.mixers).items()]
+        shape = f"{model.num_hidden_layers} x {model.hidden_size}, {model.num_attention_heads} heads"
+        feed_forward = f"{model.feed_forward} {model.intermediate_size}"
+        rows.append((name, " + ".join(runs), shape, feed_forward, f"{model.vocab_size:,}", model.causal))
     print_table(["preset", "layers", "shape", "feed-forward", "vocabulary", "causal"], rows)
 
 
@@ -71,12 +71,12 @@ def _recipes() -> None:
 
 
 def _tasks() -> None:
-    from transnormer.tasks.registry import list_tasks, task_class
+    from transnormer.tasks.registry import TASKS
 
-    rows = []
-    for name in list_tasks():
-        task = task_class(name)
-        rows.append((name, task.about(name), task.primary_metric, "higher" if task.higher_is_better else "lower"))
+    rows = [
+        (name, task.about, task.primary_metric, "higher" if task.higher_is_better else "lower")
+        for name, task in sorted(TASKS.items())
+    ]
     print_table(["task", "what is learned", "chosen by", "better is"], rows)
 
 

@@ -62,15 +62,11 @@ def reproduce(
     Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
     """
     from transnormer.config.load import check_overrides
+    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
     from transnormer.experiments.paper import experiment
 
-    check_overrides(overrides or [])  # before torch is loaded, which takes seconds
+    check_overrides(overrides or [])
     table = experiment(name)
-
-    from transnormer.experiments.display import JobDisplay
-    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
-    from transnormer.experiments.runner import Runner
-
     setup = chosen_setup(setup, table.setups)
     folder = table.folder(setup)
     runs, results = runs or Path("runs") / folder, results or Path("results") / folder
@@ -82,4 +78,8 @@ def reproduce(
         data=data,
         overrides=overrides or [],
     )
+    # All names were right: now torch may be loaded, which takes seconds.
+    from transnormer.experiments.display import JobDisplay
+    from transnormer.experiments.runner import Runner
+
     Runner(table, plan(table, selection, runs), runs, results, jobs, budget_minutes).run(JobDisplay())

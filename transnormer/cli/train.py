@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transnormer.cli.console import print_text
-from transnormer.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig
@@ -32,11 +31,12 @@ def train(
     Example: transnormer train demo --out run model.preset=t1-tiny train.steps=100
     """
     from transnormer.config.load import dump_config, load_config
+    from transnormer.tasks.registry import task_entry
 
     config = load_config(recipe, overrides or [])
     if out is None and not dry_run:
         raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
-    _check_task(config)
+    task_entry(config.task)  # an unknown one is answered before torch is loaded, which takes seconds
     if out is not None:
         _check_out(out)
     _check_model(config)
@@ -67,16 +67,8 @@ def _in_a_line(metrics: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
 
 
-def _check_task(config: RunConfig) -> None:
-    """Refuse a task that does not exist, before torch is loaded, which takes seconds."""
-    from transnormer.tasks.registry import TASKS
-
-    if config.task not in TASKS:
-        raise ConfigError(f"task: unknown task '{config.task}'", hint=did_you_mean(config.task, TASKS))
-
-
 def _check_out(out: Path) -> None:
-    """Likewise a folder that cannot be a new run's; the first of several tells the others once they have met."""
+    """Refuse a folder that cannot be a new run's; the first of several tells the others once they have met."""
     from transnormer.train.run_folder import RunFolder
 
     if os.environ.get("WORLD_SIZE", "1") == "1":

@@ -84,6 +84,25 @@ class ModelFields:
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
 
+    def fill_unset(self) -> None:
+        """Give the fields that are None, but for ids, the values that follow from others."""
+        if self.mixers is None:
+            self.mixers = diag_then_norm(self.num_hidden_layers)
+        if self.mixer_options is None:
+            self.mixer_options = {}
+        if self.intermediate_size is None:
+            glu = self.feed_forward == "glu"
+            self.intermediate_size = int(8 * self.hidden_size / 3) if glu else 4 * self.hidden_size
+        if self.final_norm is None:
+            self.final_norm = self.norm if self.norm_first else "none"
+        if self.classifier_hidden_size is None:
+            self.classifier_hidden_size = self.hidden_size
+
+
+def diag_then_norm(num_layers: int) -> list[str]:
+    """The paper's order: DiagAttention in the first half (rounded down), NormAttention in the rest."""
+    return ["diag"] * (num_layers // 2) + ["norm"] * (num_layers - num_layers // 2)
+
 
 @cache
 def field_types() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.experiments.job import PLACE_KEYS, Job, differences, in_words
 from transnormer.experiments.record import Data, Hardware, Record, Scores, execution_in
 from transnormer.experiments.worker_pool import Worker
-from transnormer.tasks.registry import find_data, task_class
+from transnormer.tasks.registry import find_data, task_entry
 from transnormer.train.run_folder import RunFolder
 
 _ROW_KEYS = {"model.preset", "seed"}  # which job it is, not what was changed for it
@@ -40,7 +40,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         command=["transnormer", "train", *(without_folder(argument) for argument in job.arguments)],
         date=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
         primary_metric=result["primary_metric"],
-        higher_is_better=task_class(job.config.task).higher_is_better,
+        higher_is_better=task_entry(job.config.task).higher_is_better,
         valid=best and Scores(step=best["step"], metrics=best["metrics"]),
         test=test and Scores(step=test["step"], metrics=test["metrics"]),
         data=data_of(store),

@@ -37,17 +37,7 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
         for name, value in vars(self).items():
             setattr(self, name, plain(value))
         check_types(vars(self))
-        if self.mixers is None:
-            self.mixers = diag_then_norm(self.num_hidden_layers)
-        if self.mixer_options is None:
-            self.mixer_options = {}
-        if self.intermediate_size is None:
-            glu = self.feed_forward == "glu"
-            self.intermediate_size = int(8 * self.hidden_size / 3) if glu else 4 * self.hidden_size
-        if self.final_norm is None:
-            self.final_norm = self.norm if self.norm_first else "none"
-        if self.classifier_hidden_size is None:
-            self.classifier_hidden_size = self.hidden_size
+        self.fill_unset()
         super().__post_init__(**{**kwargs, "auto_map": dict(AUTO_MAP)})
         self._check()
 
@@ -148,8 +138,3 @@ def check_types(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if name in field_types():
             check_type(name, value, field_types()[name])
-
-
-def diag_then_norm(num_layers: int) -> list[str]:
-    """The paper's order: DiagAttention in the first half (rounded down), NormAttention in the rest."""
-    return ["diag"] * (num_layers // 2) + ["norm"] * (num_layers - num_layers // 2)

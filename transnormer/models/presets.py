@@ -4,17 +4,21 @@ Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widt
 parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop. A method
 without a causal form has no causal sizes. Competitors have the model configs that reproduce the paper's counts. `llama`
 is not in the paper: softmax attention in the shell that today's models have, so that a reader sees both baselines.
+
+Names and sizes are data: only making a config of them loads torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from transnormer.config.model_fields import ModelFields
 from transnormer.config.schema import ModelSection
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.mixers.registry import mixer_class
-from transnormer.models.config import TransNormerConfig, check_types, diag_then_norm, plain
+
+if TYPE_CHECKING:
+    from transnormer.models.config import TransNormerConfig
 
 _TRANSNORMER = {"feed_forward": "glu", "norm": "rms", "position": "lrpe"}
 _BASELINE = {"feed_forward": "ffn", "norm": "layer", "position": "none"}
@@ -38,6 +42,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "skyformer": {**_BASELINE, "mixers": "skyformer"},
     "llama": {**_TRANSNORMER, "mixers": "softmax", "position": "rope"},
 }
+# As the traits of their mixers say.
+_NOT_CAUSAL = ("linformer", "nystrom", "kernelized", "informer", "bigbird", "skyformer")
 # A method also goes by the name of its mixer.
 _OTHER_NAMES = {"softmax": "vanilla"}
 
@@ -156,10 +162,28 @@ def list_presets() -> list[str]:
 
 
 def _serves(method: str, causal: bool) -> bool:
-    """Whether all mixers of a method have the causal, or the bidirectional, form."""
-    mixers = METHODS[method].get("mixers")
-    traits = [mixer_class(name).traits for name in ([mixers] if mixers else diag_then_norm(2))]
-    return all(each.causal if causal else each.bidirectional for each in traits)
+    """Whether all mixers of a method have the causal form, if that is asked for; each has the bidirectional one."""
+    return not (causal and method in _NOT_CAUSAL)
+
+
+def require_preset(name: str, causal: bool | None = None) -> None:
+    """Raise for a name of no model; `causal` is what it shall be, or None for what its size says."""
+    method, size = _parts(name)
+    if method not in METHODS or size not in SIZES:
+        raise ConfigError(f"unknown preset '{name}'", did_you_mean(name, list_presets()))
+    if not _serves(method, SIZES[size]["causal"] if causal is None else causal):
+        able = ", ".join(other for other in METHODS if other not in _NOT_CAUSAL)
+        raise ConfigError(f"no model '{name}': {method} has no causal form", f"those that have: {able}")
+
+
+def preset_fields(name: str) -> ModelFields:
+    """The fields of a preset, those that are unset filled in."""
+    require_preset(name)
+    values = _values(name, {})
+    values.pop("num_labels", None)  # a field of every Hugging Face config
+    model = ModelFields(**values)
+    model.fill_unset()
+    return model
 
 
 def model_config(section: ModelSection, **fields: Any) -> TransNormerConfig:
@@ -167,6 +191,8 @@ def model_config(section: ModelSection, **fields: Any) -> TransNormerConfig:
     fields = {**section.changes(), **fields}
     if section.preset is not None:
         return preset(section.preset, **fields)
+    from transnormer.models.config import TransNormerConfig
+
     base: dict[str, Any] = dict(section.base or {})
     options = {**(base.pop("mixer_options", None) or {}), **(fields.pop("mixer_options", None) or {})}
     return TransNormerConfig(**{**base, **fields}, mixer_options=options)
@@ -177,37 +203,39 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
 
     `mixer_options` are merged per mixer; the layer split follows `num_hidden_layers` unless `mixers` is given.
     """
-    method, _, size = name.partition("-")
-    method = _OTHER_NAMES.get(method, method)
-    if method not in METHODS or size not in SIZES:
-        raise ConfigError(f"unknown preset '{name}'", did_you_mean(name, list_presets()))
+    require_preset(name, overrides.get("causal"))
+    from transnormer.models.config import TransNormerConfig, check_types, plain
+
     known = {field.name for field in fields(TransNormerConfig)} | {"num_labels"}
     for key in overrides:
         if key not in known:
             raise ConfigError(f"'{key}' is not a field of the model", did_you_mean(key, known))
     overrides = {key: plain(value) for key, value in overrides.items()}
     check_types(overrides)
-    causal = overrides.get("causal", SIZES[size]["causal"])
-    if not _serves(method, causal):
-        able = ", ".join(other for other in METHODS if _serves(other, causal))
-        raise ConfigError(
-            f"no model '{name}': {method} has no {'causal' if causal else 'bidirectional'} form",
-            f"those that have: {able}",
-        )
+    return TransNormerConfig(**_values(name, overrides))
 
+
+def _parts(name: str) -> tuple[str, str]:
+    """Method and size."""
+    method, _, size = name.partition("-")
+    return _OTHER_NAMES.get(method, method), size
+
+
+def _values(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a preset sets, with overrides."""
+    method, size = _parts(name)
     refinements = REFINEMENTS.get(method, {})
     refined = refinements.get(size) or refinements.get(size.partition("-")[0]) or {}
     combined = {**METHODS[method], **SIZES[size], **refined}
     by_feed_forward = {kind: combined.pop(kind, {}) for kind in ("glu", "ffn")}
     values = {**combined, **by_feed_forward[METHODS[method]["feed_forward"]]}
     options = {mixer: dict(chosen) for mixer, chosen in values.pop("mixer_options", {}).items()}
-    for mixer, chosen in (overrides.pop("mixer_options", None) or {}).items():
+    for mixer, chosen in (overrides.get("mixer_options") or {}).items():
         options[mixer] = {**options.get(mixer, {}), **chosen}
     # Another feed-forward layer or width brings its own default inner width.
     if {"feed_forward", "hidden_size"} & overrides.keys():
         values.pop("intermediate_size", None)
-    values.update(overrides)
-    num_layers = values["num_hidden_layers"]
-    mixers = values.get("mixers")
-    values["mixers"] = [mixers] * num_layers if isinstance(mixers, str) else mixers or diag_then_norm(num_layers)
-    return TransNormerConfig(mixer_options=options, **values)
+    values = {**values, **overrides, "mixer_options": options}
+    if isinstance(values.get("mixers"), str):
+        values["mixers"] = [values["mixers"]] * values["num_hidden_layers"]
+    return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
 from transnormer.models.backbone import TransNormerPreTrainedModel
+from transnormer.tasks.registry import task_entry
 
 Batch = dict[str, Tensor]
 
@@ -29,15 +29,8 @@ class Task(ABC):
     name: str
     store: Store
     sums: ClassVar[tuple[str, ...]]  # what `score` adds up
-    primary_metric: ClassVar[str]
-    higher_is_better: ClassVar[bool]
     # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
     test_split: ClassVar[str | None] = None
-
-    @classmethod
-    def about(cls, name: str) -> str:
-        """What is learned under this name, in a line."""
-        return (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
 
     @abstractmethod
     def __init__(self, config: RunConfig) -> None:
@@ -50,6 +43,16 @@ class Task(ABC):
 
         Raises what preparing them would, for the config's keys and its source files.
         """
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric by which the best checkpoint is chosen."""
+        return task_entry(self.name).primary_metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of it is better."""
+        return task_entry(self.name).higher_is_better
 
     @property
     @abstractmethod

@@ -49,8 +49,6 @@ class LongRangeArena(Task):
 
     store: ExampleStore
     sums = ("loss", "examples", "correct")
-    primary_metric = "accuracy"
-    higher_is_better = True
     test_split = "test"
 
     def __init__(self, config: RunConfig) -> None:
@@ -67,10 +65,6 @@ class LongRangeArena(Task):
         size = model_config(config.model, causal=False)
         _refuse_amounts(size, spec_of(config.task))
         return plan(config.task, config.data.source, limit=config.lra.limit_examples).meta
-
-    @classmethod
-    def about(cls, name: str) -> str:
-        return spec_of(name).summary
 
     @property
     def protocol(self) -> str:

@@ -26,8 +26,6 @@ class MaskedLM(TokenWindowTask):
     """
 
     name = "masked_lm"
-    primary_metric = "perplexity"
-    higher_is_better = False
 
     @property
     def protocol(self) -> str:

@@ -1,7 +1,8 @@
-"""Tasks by name. To add one, write its file and name its class here."""
+"""Tasks by name, with what can be said without their classes. To add one, write its file and name its class here."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,22 @@ if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig
     from transnormer.tasks.contract import Task
 
-# Modules and class names, not classes: listing the tasks must not import torch.
+
+@dataclass(frozen=True)
+class Entry:
+    """A module and the name of its class, not the class: listing the tasks must not import torch."""
+
+    module: str
+    class_name: str
+    about: str
+    primary_metric: str  # by which the best checkpoint is chosen
+    higher_is_better: bool
+
+
 TASKS = {
-    "causal_lm": ("causal_lm", "CausalLM"),
-    "masked_lm": ("masked_lm", "MaskedLM"),
-    **dict.fromkeys(SPECS, ("lra", "LongRangeArena")),
+    "causal_lm": Entry("causal_lm", "CausalLM", "each token from those before it in its window", "perplexity", False),
+    "masked_lm": Entry("masked_lm", "MaskedLM", "15 % of the tokens, from all others (RoBERTa's)", "perplexity", False),
+    **{name: Entry("lra", "LongRangeArena", spec.summary, "accuracy", True) for name, spec in SPECS.items()},
 }
 
 
@@ -25,12 +37,17 @@ def list_tasks() -> list[str]:
     return sorted(TASKS)
 
 
-def task_class(name: str) -> type[Task]:
-    """The class behind a name."""
+def task_entry(name: str) -> Entry:
+    """What is known of a task without its class."""
     if name not in TASKS:
         raise ConfigError(f"task: unknown task '{name}'", did_you_mean(name, TASKS))
-    module, class_name = TASKS[name]
-    return getattr(import_module(f"transnormer.tasks.{module}"), class_name)
+    return TASKS[name]
+
+
+def task_class(name: str) -> type[Task]:
+    """The class behind a name."""
+    entry = task_entry(name)
+    return getattr(import_module(f"transnormer.tasks.{entry.module}"), entry.class_name)
 
 
 def build_task(config: RunConfig) -> Task:
