@@ -130,6 +130,18 @@ def remove(path: Path) -> None:
     shutil.rmtree(doomed)
 
 
+def move_over(new: Path, path: Path) -> None:
+    """Make a folder appear at `path`; one that is there is gone for no longer than the time between two renames."""
+    doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    had_one = path.exists()
+    if had_one:
+        path.rename(doomed)
+    new.rename(path)
+    sync(path.parent)
+    if had_one:
+        shutil.rmtree(doomed)
+
+
 def remove_leftovers(folder: Path, prefix: str = TEMPORARY) -> None:
     """Delete what interrupted writers left in a folder; only the holder of its lock may call this."""
     if not folder.is_dir():

@@ -10,14 +10,25 @@ import typer
 from transnormer.cli.train import print_outcome
 
 
-def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="What changes from here on, e.g. train.steps=2000."),
+    ] = None,
+) -> None:
     """Continue a run from its newest valid checkpoint; a finished run says so.
 
+    With a larger train.steps a finished run trains longer.
+
     Example: transnormer resume run
+
+    Example: transnormer resume run train.steps=2000
     """
+    from transnormer.train.continuation import changed_config
     from transnormer.train.run_folder import RunFolder
 
-    RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
+    changed_config(RunFolder(run), overrides or [])  # says what is wrong before torch is loaded, which takes seconds
     from transnormer.train.loop import resume as continue_run
 
-    print_outcome(run, continue_run(run))
+    print_outcome(run, continue_run(run, overrides or []))

@@ -60,6 +60,16 @@ def read_config(path: Path) -> RunConfig:
     return _validated(tree, origins)
 
 
+def overridden(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
+    """A config with `key=value` overrides on top."""
+    tree: Tree = {}
+    origins: dict[str, str] = {}
+    _lay_over(tree, config.model_dump(mode="json"), (), origins, _constant("the run's config"))
+    for text in overrides:
+        _lay_over(tree, _parse_override(text), (), origins, _constant(f"{_OVERRIDE}{text}"))
+    return _validated(tree, origins)
+
+
 def check_overrides(overrides: Iterable[str]) -> None:
     """Raise for an override that no recipe could take: it is not key=value, or there is no such key."""
     for text in overrides:

@@ -23,7 +23,18 @@ from transnormer.config.load import config_hash
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError
-from transnormer.files import TEMPORARY, disk_errors, remove, sha256, sync, sync_tree, write_json, write_text
+from transnormer.files import (
+    TEMPORARY,
+    disk_errors,
+    move_over,
+    remove,
+    sha256,
+    sync,
+    sync_tree,
+    write_json,
+    write_text,
+)
+from transnormer.train.continuation import FREE
 from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState
 
@@ -72,10 +83,7 @@ def commit(target: Path, write: Callable[[Path], None], *, step: int, config_has
             temporary.mkdir(parents=True)
             write(temporary)
             _seal(temporary, {"schema_version": SCHEMA_VERSION, "step": step, "config_hash": config_hash})
-            if target.exists():
-                remove(target)
-            temporary.rename(target)
-            sync(target.parent)
+            move_over(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # the fault is what counts; leftovers go at the next start anyway
         raise
@@ -265,7 +273,7 @@ def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:
 
 def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
     before, now = flat(upgraded(stored)), flat(current)
-    keys = sorted((before.keys() | now.keys()) - _PLACES)
+    keys = sorted((before.keys() | now.keys()) - _PLACES - FREE)
     different = [key for key in keys if before.get(key) != now.get(key)]
     if different:
         changes = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in different)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ from transnormer.train.checkpoint import (
     save_final,
     weights_folder,
 )
+from transnormer.train.continuation import changed_config, in_words, require_steps_left
 from transnormer.train.learner import Learner
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import Recorder, require_tensorboard
@@ -80,12 +81,16 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
         Learner(config, ranks).take_initial()
 
 
-def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
-    """Continue a run from its newest valid checkpoint and return the result; a finished run only says so."""
+def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None = None) -> dict[str, Any]:
+    """Continue a run from its newest valid checkpoint and return the result; a finished run only says so.
+
+    `overrides` are keys that may change on the way (`continuation`), above all train.steps, which makes a finished run
+    go on. Its result and final weights stay until there are new ones.
+    """
     folder = RunFolder(Path(out))
-    config = folder.read_config()
+    before, config = folder.read_config(), changed_config(folder, overrides)
     result = folder.read_result()
-    if result is not None:
+    if result is not None and result["steps"] == config.train.steps:
         if show is not False:
             print(f"{folder.path} is finished after {result['steps']} steps, there is nothing to resume")
         return result
@@ -97,13 +102,17 @@ def resume(out: Path | str, *, show: bool | None = None) -> dict[str, Any]:
         ranks.on_main(lambda: folder.tidy(learner.task.store))
         with signals_afterwards():
             state, quarantined = restore(folder, learner)
-        ranks.on_main(lambda: folder.note_initial(learner.initial_facts))
+        require_steps_left(folder, config, state.step, finished=result is not None)
+        changes = in_words(before, config, state.step)
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             loop = Loop(folder, learner, recorder, state)
             if stale_holder:
                 recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
             loop.note_quarantined(quarantined)
             recorder.event("resumed", f"resumed after step {state.step}", step=state.step)
+            for line in changes:
+                recorder.event("changed", line, step=state.step)
+            ranks.on_main(lambda: folder.take_up(config, changes, learner.initial_facts))
             return _finish(loop)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ class RunFolder:
 
     @property
     def result_file(self) -> Path:
-        """The outcome; it exists exactly when the run is finished."""
+        """The outcome, written when a run is finished; of one that trains longer since then, the earlier one."""
         return self.path / "result.json"
 
     @property
@@ -129,6 +130,14 @@ class RunFolder:
         with disk_errors(self.path):
             self.checkpoints.mkdir()
             sync(self.path)
+
+    def take_up(self, config: RunConfig, changes: Sequence[str], initial: dict[str, Any] | None) -> None:
+        """Write what is new about a run that goes on; the config keeps what was before as comments."""
+        if changes:
+            lines = self.config_file.read_text(encoding="utf-8").splitlines()
+            history = [*(line for line in lines if line.startswith("#")), *(f"# {change}" for change in changes)]
+            write_text(self.config_file, "\n".join(history) + "\n" + dump_config(config))
+        self.note_initial(initial)
 
     def tidy(self, data: Store) -> None:
         """Settle what an interrupted writer, or an older version, left half done; the caller holds the lock."""
