@@ -88,3 +88,22 @@ def test_every_xnorm_makes_the_output_independent_of_the_scale_of_the_values(xno
         mixer.v_proj.weight *= 1e4
         mixer.v_proj.bias *= 1e4
         torch.testing.assert_close(mixer(x), small, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "rela"])
+@torch.no_grad()
+def test_diag_attention_reads_on_in_pieces_longer_than_a_block(kind):
+    """Rows of different length, so that their blocks begin at different places of a piece; padding at each end."""
+    mixer, x = build("diag", True, kind=kind, position="lrpe", block_size=16)
+    counts = torch.tensor([[13, 50, 40], [32, 3, 60]])  # real tokens of two rows in three pieces
+    outputs, state, read = [[], []], mixer.init_state(2), torch.zeros(2, dtype=torch.long)
+    for real in counts.T:
+        piece = torch.stack([torch.roll(x[row], -int(read[row]), dims=0)[: real.max()] for row in range(2)])
+        y, state = mixer(piece, torch.arange(real.max()) < real[:, None], state)
+        for row in range(2):
+            outputs[row].append(y[row, : real[row]])
+            assert not y[row, real[row] :].sub(mixer.o_proj.bias).any()  # a padded token attends to nothing
+        read += real
+    for row in range(2):
+        whole = mixer(x[row : row + 1, : read[row]])[0]
+        torch.testing.assert_close(torch.cat(outputs[row]), whole, atol=1e-12, rtol=1e-9)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import (
     FixedState,
@@ -19,7 +20,7 @@ from transnormer.mixers.components.state import (
 from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
-from transnormer.ops import diag_decode_step, rotated_attention
+from transnormer.ops import diag_attention, diag_decode_step, rotated_attention
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.rotated_attention import Attended, dtype_of, unpacked
@@ -98,27 +99,40 @@ class DiagAttention(AttentionMixer):
     def _continue(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State
     ) -> Tensor:
-        """New tokens behind a cache, at most a block at a time, so that the cost stays linear in their number."""
+        """New tokens behind a cache: a few as a decode step, more than a block as a sequence that begins with a block.
+
+        Either way the cost is linear in their number.
+        """
         keys, values = torch.cat([state["keys"], k], dim=1), torch.cat([state["values"], v], dim=1)
-        cached = state["keys"].shape[1]
-        key_positions = torch.cat([right_aligned_positions(state["length"], cached), positions], dim=1)
-        outs = []
-        for start in range(0, q.shape[1], self.block_size):
-            stop = min(start + self.block_size, q.shape[1])
-            # A query's block begins less than block_size tokens before it.
-            seen = slice(max(cached + start - self.block_size + 1, 0), cached + stop)
-            outs.append(
-                diag_attention_step(
-                    q[:, start:stop],
-                    keys[:, seen],
-                    values[:, seen],
-                    query_positions=positions[:, start:stop],
-                    key_positions=key_positions[:, seen],
-                    block_size=self.block_size,
-                    kind=self.kind,
-                )
+        cached, new = state["keys"].shape[1], q.shape[1]
+        if new <= self.block_size:
+            key_positions = torch.cat([right_aligned_positions(state["length"], cached), positions], dim=1)
+            out = diag_attention_step(
+                q,
+                keys,
+                values,
+                query_positions=positions,
+                key_positions=key_positions,
+                block_size=self.block_size,
+                kind=self.kind,
             )
-        return zero_padding(torch.cat(outs, dim=1), mask)
+            return zero_padding(out, mask)
+        # Each row is shifted so that the block of its first new token begins at 0, the cached part of it included.
+        begun = (state["length"] % self.block_size)[:, None]
+        slots = torch.arange(self.block_size - 1 + new, device=q.device)
+        is_real = torch.ones(q.shape[:2], dtype=torch.bool, device=q.device) if mask is None else mask.bool()
+        seen = (slots < begun) | ((slots < begun + new) & take(is_real, (slots - begun).clamp(0, new - 1)))
+        shifted = (cached - begun + slots).clamp(max=cached + new - 1)
+        out = diag_attention(
+            take(q, (slots - begun).clamp(0, new - 1)),
+            take(keys, shifted),
+            take(values, shifted),
+            causal=True,
+            block_size=self.block_size,
+            kind=self.kind,
+            mask=seen,
+        )
+        return zero_padding(take(out, begun + slots[:new]), mask)
 
     def _remember(self, k: Tensor, v: Tensor, mask: Tensor | None, state: State) -> State:
         """Keep the last block_size - 1 real tokens: all that the next token's block can hold."""
