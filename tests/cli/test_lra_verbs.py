@@ -48,7 +48,7 @@ def test_from_nothing_to_a_tested_model(cli: Callable, tmp_path: Path) -> None:
     assert f"<td>{accuracy:.4g}</td></tr>" in page
     done = cli("generate", tmp_path / "run", "--prompt", "x")
     assert done.code == 2
-    assert "does not write text" in done.err
+    assert "does not predict the next token" in done.err
     done = cli("export", tmp_path / "run", "--out", tmp_path / "model")
     assert done.code == 0, done.err
     assert "use it: transformers.AutoModelForSequenceClassification.from_pretrained" in done.out

@@ -220,7 +220,7 @@ def test_generate_takes_any_causal_model_folder(cli: Callable, tmp_path: Path, s
 def test_generate_refuses_what_cannot_write(cli: Callable, masked_run: Path, finished_run: Path) -> None:
     done = cli("generate", masked_run)
     assert done.code == 2
-    assert "TransNormerForMaskedLM, which does not write text" in done.err
+    assert "TransNormerForMaskedLM, which does not predict the next token" in done.err
     done = cli("generate", finished_run / "final", "--checkpoint", "best")
     assert done.code == 2
     assert "leave --checkpoint out" in done.err

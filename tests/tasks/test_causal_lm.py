@@ -62,7 +62,8 @@ def test_every_token_but_the_first_is_scored_exactly_once(
         with StoreWriter(path, vocab_size=11) as writer:
             writer.append("train", np.zeros(50, dtype=np.int64))
             writer.append("valid", ids, num_bytes=3 * tokens, num_words=tokens)
-    config = {"data": {"store": str(path), "sequence_length": length}, "train": {"batch_size": batch_size}}
+    data = {"store": str(path), "sequence_length": min(length, tokens - 1)}
+    config = {"data": data, "train": {"batch_size": batch_size}}
     task, model = CausalLM(RunConfig.model_validate(config)), bigram_class(11)
     shares = [sums_of(task, model, "valid", rank, world_size) for rank in range(world_size)]
     sums = {name: sum(share[name] for share in shares) for name in shares[0]}
@@ -113,7 +114,7 @@ def test_eval_windows_limits_what_is_scored_and_what_is_counted(configure, bigra
     sums = sums_of(task, bigram, "valid")
     assert sums["targets"] == sums["bytes"] == 160
     words = task.store.splits["valid"].words
-    assert sums["words"] == pytest.approx(words * 160 / 1000)
+    assert sums["words"] == pytest.approx(words * 160 / 999)  # the first token is no whole word
     assert "first 5 windows" in task.protocol
     shares = [sums_of(task, bigram, "valid", rank, 2)["targets"] for rank in range(2)]
     assert shares == [96, 64]
@@ -221,12 +222,20 @@ def test_data_that_cannot_be_trained_on(configure, byte_store: Path, bigram):
         CausalLM(configure())
 
 
-@pytest.mark.parametrize(("tokens", "message"), [(0, "has no 'valid' split"), (1, "the valid split is too short")])
-def test_a_store_that_cannot_be_evaluated_on_is_refused_at_the_start(tmp_path: Path, tokens: int, message: str):
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({}, "has no 'valid' split"),
+        ({"valid": 8}, "the valid split has 8 tokens, too few for one window of 8"),
+        ({"valid": 9, "test": 1}, "the test split has 1 tokens, too few for one window of 8"),
+    ],
+)
+def test_a_store_that_cannot_be_evaluated_on_is_refused_at_the_start(
+    tmp_path: Path, splits: dict[str, int], message: str
+):
     with StoreWriter(tmp_path / "store", vocab_size=11) as writer:
-        writer.append("train", np.arange(100) % 11)
-        if tokens:
-            writer.append("valid", np.arange(tokens))
+        for split, tokens in {"train": 100, **splits}.items():
+            writer.append(split, np.arange(tokens) % 11)
     with pytest.raises(DataError, match=message):
         CausalLM(RunConfig.model_validate({"data": {"store": str(tmp_path / "store"), "sequence_length": 8}}))
 

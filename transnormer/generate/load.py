@@ -15,22 +15,24 @@ from transnormer.models.hub import LOCAL
 from transnormer.models.quiet import no_progress_bars
 
 
-def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
+def load_causal_lm(folder: Path, device: str = "auto", dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, Any]:
     """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer.
 
-    It computes in `decode_dtype` of that device.
+    It computes in `dtype`, or in `decode_dtype` of that device.
     """
     architecture = architecture_of(folder)
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
         raise ConfigError(
-            f"{folder} holds a {architecture}, which does not write text", hint="give a causal language model"
+            f"{folder} holds a {architecture}, which does not predict the next token",
+            hint="give a causal language model",
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no CUDA device", hint="use --device cpu")
     target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     try:
         with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=decode_dtype(target), **LOCAL)
+            chosen = dtype or decode_dtype(target)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, **LOCAL)
         tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error

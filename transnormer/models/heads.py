@@ -93,9 +93,15 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
         )
 
-    def score_targets(self, input_ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed loss of targets [B, T], and how many are the token that the model finds most likely; no logits."""
-        return score_without_logits(self.model(input_ids=input_ids).last_hidden_state, self.lm_head, targets)
+    def score_targets(
+        self, input_ids: Tensor, targets: Tensor, past_key_values: Cache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The summed loss of targets, and how many are the token that the model finds most likely; no logits.
+
+        `targets` [B, S] are those of the last S of the tokens [B, T], which may come behind a cache.
+        """
+        states = self.model(input_ids=input_ids, past_key_values=past_key_values).last_hidden_state
+        return score_without_logits(states[:, -targets.shape[1] :], self.lm_head, targets)
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

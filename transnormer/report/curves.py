@@ -21,8 +21,11 @@ class Curve:
     dots: bool = False
 
 
-def draw_curves(curves: Sequence[Curve], *, x_label: str, y_label: str) -> str:
-    """An SVG element with the curves; the same label has the same colour, dotted or not."""
+def draw_curves(curves: Sequence[Curve], *, x_label: str, y_label: str, doubling: bool = False) -> str:
+    """An SVG element with the curves; the same label has the same colour, dotted or not.
+
+    `doubling` x values, such as lengths, stand at equal distances, each with its tick.
+    """
     figure = Figure(figsize=(7.2, 3.6))
     axes = figure.subplots()
     colours: dict[str, str] = {}
@@ -33,6 +36,10 @@ def draw_curves(curves: Sequence[Curve], *, x_label: str, y_label: str) -> str:
         (line,) = axes.plot(curve.x, curve.y, color=colour, **style)
         if curve.dots:
             named[curve.label] = line
+    if doubling:
+        ticks = sorted({x for curve in curves for x in curve.x})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{x / 1024:g}k" if x >= 1024 else f"{x:g}" for x in ticks])
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.25)

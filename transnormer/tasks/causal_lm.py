@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
 
+from transnormer.data.store import SplitInfo
+from transnormer.data.streams import after_first
 from transnormer.data.windows import Windows
 from transnormer.models.heads import TransNormerForCausalLM
-from transnormer.tasks.token_windows import Sample, TokenWindowTask, perplexity, token_scores
+from transnormer.tasks.text_scores import text_counts, text_scores, with_text
+from transnormer.tasks.token_windows import Sample, TokenWindowTask
 
 
 class CausalLM(TokenWindowTask):
@@ -19,10 +22,10 @@ class CausalLM(TokenWindowTask):
     bits_per_byte    loss in bits per byte of the source text
     accuracy         share of tokens predicted exactly
 
-    Every token of a split but its first is a target exactly once. The targets' bytes and words are the split's, times
-    the share of its tokens that were targets: exact where each token is one byte or one word, otherwise an estimate,
-    which matters only when `eval_windows` cuts the evaluation short. A store of bare ids, without text, has neither
-    bytes nor words, and no scores per byte and per word.
+    Every token of a split but its first is a target exactly once, and the words and bytes are theirs, counted. When
+    `eval_windows` cuts the evaluation short, they are the targets' share of the split's: exact where each token is one
+    byte or one word, otherwise an estimate. A store of bare ids, without text, has neither bytes nor words, and no
+    scores per byte and per word. Other ways to score the same model are in `tasks/protocols`.
     """
 
     name = "causal_lm"
@@ -46,14 +49,13 @@ class CausalLM(TokenWindowTask):
         return TransNormerForCausalLM(self.model_config(causal=True))
 
     def complete(self, split: str, sums: dict[str, float]) -> dict[str, float]:
-        info = self.store.splits[split]
-        share = sums["targets"] / info.tokens
-        return {**sums, "bytes": info.bytes * share, "words": info.words * share}
+        return with_text(sums, self._scorable(split))
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        scores = token_scores(sums)
-        if sums["words"]:
-            scores["word_perplexity"] = perplexity(sums["loss"], sums["words"])
-        if sums["bytes"]:
-            scores["bits_per_byte"] = sums["loss"] / math.log(2) / sums["bytes"]
-        return scores
+        return text_scores(sums)
+
+    def facts(self, split: str, sums: dict[str, float]) -> dict[str, Any]:
+        return {"context": self.config.data.sequence_length, "counts": text_counts(sums, self._scorable(split))}
+
+    def _scorable(self, split: str) -> SplitInfo:
+        return after_first(self.store.split(split), self.store.splits[split], self.tokenizer)

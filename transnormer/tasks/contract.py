@@ -100,6 +100,10 @@ class Task(ABC):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The score from sums over the whole split; holds `primary_metric`."""
 
+    def facts(self, split: str, sums: dict[str, float]) -> dict[str, Any]:
+        """What the result of an evaluation says beside its metrics, such as what they were divided by."""
+        return {}
+
     def feeds(self, device: torch.device) -> Feeds:
         """How batches of one shape reach a step that is compiled or recorded."""
         return Feeds(self)

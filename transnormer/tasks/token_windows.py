@@ -43,14 +43,9 @@ class TokenWindowTask(Task):
         self.config = config
         self.store = open_store(config)
         self.tokenizer = load_tokenizer(self.store.tokenizer_path) if self.store.tokenizer_path else None
+        for split in dict.fromkeys(("train", "valid", *self.store.splits)):
+            self._require_a_window(split)  # a run without one could not begin, or never finish
         self._train = self.windows("train")
-        if not self._train.complete:
-            raise DataError(
-                f"{self.store.path}: the train split has {len(self._train.split):,} tokens, too few for one window of "
-                f"{config.data.sequence_length}",
-                "give more text or set a smaller data.sequence_length",
-            )
-        self._windows_to_score("valid")  # a run without them could never finish
         self._sampler = EpochSampler(self._train.complete, config.seed)
 
     @classmethod
@@ -106,16 +101,18 @@ class TokenWindowTask(Task):
         fields = {"vocab_size": self.store.vocab_size, **special, **fields}
         return model_config(self.config.model, **fields)
 
-    def _windows_to_score(self, split: str) -> Windows:
-        """A split cut into windows, of which there is at least one."""
-        windows = self.windows(split)
-        if not len(windows):
-            raise DataError(f"{self.store.path}: the {split} split is too short", "give more text")
-        return windows
+    def _require_a_window(self, split: str) -> None:
+        windows, length = self.windows(split), self.config.data.sequence_length
+        if not windows.complete:
+            raise DataError(
+                f"{self.store.path}: the {split} split has {len(windows.split):,} tokens, too few for one window of "
+                f"{length}",
+                "give more text or set a smaller data.sequence_length",
+            )
 
     def eval_batches(self, split: str, size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Every world_size-th window: full ones in batches, the last, shorter one by itself; nothing is padded."""
-        windows = self._windows_to_score(split)
+        windows = self.windows(split)
         total = min(len(windows), self.config.data.eval_windows or len(windows))
         mine = range(total)[rank::world_size]
         full = [index for index in mine if index < windows.complete]

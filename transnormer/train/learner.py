@@ -92,9 +92,13 @@ class Learner:
         """This rank's sums over a split; `reduce_metrics` makes metrics of all ranks' sums."""
         return self._evaluation.sums(split, self.ranks.rank, self.ranks.world_size)
 
+    def reduce(self, sums: dict[str, float]) -> dict[str, float]:
+        """All ranks' sums together."""
+        return dict(zip(sums, self.ranks.sum_floats(list(sums.values())), strict=True))
+
     def reduce_metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of all ranks' sums together."""
-        return self.task.metrics(dict(zip(sums, self.ranks.sum_floats(list(sums.values())), strict=True)))
+        return self.task.metrics(self.reduce(sums))
 
     def is_finite(self) -> bool:
         """Whether weights, statistics and optimizer state hold no NaN and no infinity."""

@@ -127,14 +127,15 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)
-    metrics = learner.reduce_metrics(learner.evaluate(split))
+    sums = learner.reduce(learner.evaluate(split))
     return {
         "run": str(folder.path),
         "checkpoint": checkpoint,
         "step": step,
         "split": split,
         "protocol": learner.task.protocol,
-        "metrics": metrics,
+        **learner.task.facts(split, sums),
+        "metrics": learner.task.metrics(sums),
     }
 
 
