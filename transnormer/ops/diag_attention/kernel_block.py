@@ -10,16 +10,17 @@ from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
 
 @triton.jit
-def _weights(scores, scale, visible, RELA: tl.constexpr, ALL: tl.constexpr):
-    """Queries down: ReLU of the scaled visible scores, or their softmax (base 2), with its scaled maxima and 1/sums.
+def _numerators(scores, scale, visible, RELA: tl.constexpr, ALL: tl.constexpr):
+    """Queries down: ReLU of the scaled visible scores, or their softmax (base 2) not yet divided by its sums.
 
-    A row that sees nothing gives zeros. ALL: every row sees everything.
+    Of a softmax also the scaled maxima and the 1/sums. A row that sees nothing gives zeros. ALL: every row sees
+    everything.
     """
     if RELA:
-        weights = tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        numerators = tl.maximum(scores * scale, 0.0, propagate_nan=tl.PropagateNan.ALL)
         if not ALL:
-            weights = tl.where(visible, weights, 0.0)
-        top = tl.zeros((weights.shape[0],), tl.float32)  # nobody asks
+            numerators = tl.where(visible, numerators, 0.0)
+        top = tl.zeros((numerators.shape[0],), tl.float32)  # nobody asks
         share = top
     else:
         if not ALL:
@@ -27,13 +28,12 @@ def _weights(scores, scale, visible, RELA: tl.constexpr, ALL: tl.constexpr):
         top = tl.max(scores, 1) * scale
         if not ALL:
             top = tl.where(top == float("-inf"), 0.0, top)
-        exponentials = tl.exp2(scores * scale - top[:, None])
-        total = tl.sum(exponentials, 1)
+        numerators = tl.exp2(scores * scale - top[:, None])
+        total = tl.sum(numerators, 1)
         if not ALL:
             total = tl.where(total == 0.0, 1.0, total)
         share = 1.0 / total
-        weights = exponentials * share[:, None]
-    return weights, top, share
+    return numerators, top, share
 
 
 @triton.jit
@@ -115,11 +115,13 @@ def block_forward(
             q = rotated_in_place(q, d, cos, sin, reflection, D, BD, REFLECTED)
             k = rotated_in_place(k, d, cos, sin, reflection, D, BD, REFLECTED)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        weights, _, _ = _weights(scores, scale, visible, RELA, UNMASKED and not CAUSAL)
+        weights, _, share = _numerators(scores, scale, visible, RELA, UNMASKED and not CAUSAL)
         if DROPS:
             kept = _kept(SEEDS, batch * H + head, first, local[:, None], local[None, :], threshold, BW)
             weights = tl.where(kept, weights * keep_scale, 0.0)
         out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        if not RELA:
+            out *= share[:, None]  # after the product: the largest weight, which counts most, was rounded as 1
         store_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
         if SQUARED:
             tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
@@ -145,7 +147,9 @@ def block_backward(
     ALL: tl.constexpr = UNMASKED and not CAUSAL
     # Queries down, keys across: gives dq.
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, UNMASKED)
-    weights, top, share = _weights(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
+    weights, top, share = _numerators(tl.dot(q, tl.trans(k), input_precision="ieee"), scale, visible, RELA, ALL)
+    if not RELA:
+        weights *= share[:, None]
     dweights = tl.dot(do, tl.trans(v), input_precision="ieee")
     if DROPS:
         kept = _kept(SEEDS, batch * tl.num_programs(2) + head, first, local[:, None], local[None, :], threshold, BW)
