@@ -98,7 +98,7 @@ def test_one_job_as_a_user_types_it(
             "leave it out",
         ),
         (["--tasks", "text", "--data", ".", "model.embedding=number"], "tokens of lra/text are not amounts", "table"),
-        (["data.sequence_length=9"], "all 16 jobs: data.sequence_length: has no meaning for lra/listops", "leave it"),
+        (["data.sequence_length=9"], "all 17 jobs: data.sequence_length: has no meaning for lra/listops", "leave it"),
         (
             ["--methods", "t2", "train.execution=cuda_graph"],
             "train.execution=cuda_graph needs a CUDA device",

@@ -17,7 +17,23 @@ from transnormer.errors import ConfigError
 # Every recipe as commit 4afd138 resolved it, when each was written out in full.
 BEFORE = json.loads((Path(__file__).parent / "recipes_of_4afd138.json").read_text())
 # What was meant to change since then.
-CHANGED = {"lm/wikitext103": {"train": {"micro_batch_size": None}}}
+CHANGED = {
+    "lm/wikitext103": {"train": {"micro_batch_size": None}},
+    "lm/enwik8": {
+        "model": {"dropout": 0.0, "num_hidden_layers": 12, "max_position_embeddings": 2048},
+        "data": {"sequence_length": 2048},
+        "optim": {"lr": 1e-3, "weight_decay": 0.1, "decay_all": False, "schedule": "cosine", "clip_norm": 1.0}
+        | {"warmup_steps": 500, "final_lr_ratio": 0.01},
+        "train": {
+            "steps": 2750,
+            "batch_size": 32,
+            "eval_every": 550,
+            "save_every": 550,
+            "log_every": 50,
+            "keep_last": 1,
+        },
+    },
+}
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -1,5 +1,6 @@
 """Corpora: which bytes are train, valid and test; nothing lost, nothing twice, and errors that name the file."""
 
+import itertools
 import os
 import sysconfig
 from pathlib import Path
@@ -221,7 +222,36 @@ def test_an_enwik8_of_another_size(tmp_path: Path):
         open_corpus("enwik8", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["enwik8", "wikitext103", "wikitext2"])
+def article(number: int) -> str:
+    return f" = Number {number} = \nText.\n = = A section = = \nMore text.\n"
+
+
+def test_enwiki_holds_its_last_articles_out(tmp_path: Path):
+    """Those that begin in the last 1 % of the file; of a short one the last. Every byte is in one split."""
+    for count in (1000, 100, 20, 2):
+        articles = [article(number) for number in range(count)]
+        ends = list(itertools.accumulate(map(len, articles)))
+        held_out = max(1, sum(end >= ends[-1] - ends[-1] // 100 for end in ends[:-1]))
+        write_files(tmp_path, {"train.txt": "".join(articles), "valid.txt": article(0)})
+        corpus = open_corpus("enwiki", tmp_path)
+        assert (corpus.tokenizer, corpus.stands_in_for) == ("gpt2", "WikiText-103")
+        assert contents(corpus) == {
+            "train": "".join(articles[:-held_out]).encode(),
+            "valid": article(0).encode(),
+            "test": "".join(articles[-held_out:]).encode(),
+        }
+
+
+def test_an_enwiki_that_cannot_be_split(tmp_path: Path):
+    write_files(tmp_path, {"train.txt": article(1) + "Much more text.\n"})
+    with pytest.raises(DataError, match=r"valid.txt is missing .*train.txt and valid.txt.*' = Title = '"):
+        open_corpus("enwiki", tmp_path)
+    write_files(tmp_path, {"valid.txt": "text"})
+    with pytest.raises(DataError, match=r"train.txt has no two articles"):
+        open_corpus("enwiki", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["enwik8", "enwiki", "wikitext103", "wikitext2"])
 def test_a_missing_source_says_how_to_give_it(name: str):
     with pytest.raises(ConfigError, match=rf"needs one source.*data prepare {name} --source"):
         open_corpus(name)
@@ -230,4 +260,4 @@ def test_a_missing_source_says_how_to_give_it(name: str):
 def test_an_unknown_corpus_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown corpus 'wikitext-103'.*did you mean 'wikitext103'"):
         open_corpus("wikitext-103")
-    assert list_corpora() == ["enwik8", "python", "text", "wikitext103", "wikitext2"]
+    assert list_corpora() == ["enwik8", "enwiki", "python", "text", "wikitext103", "wikitext2"]

@@ -57,6 +57,7 @@ class ReproduceCase:
     read: Callable[[], tuple[str, str]]
     out: str = ""
     err: str = ""
+    table: str = "lra"
     options: list[str] = field(default_factory=lambda: ["--methods", "t2,vanilla", "--tasks", "text"])
 
     @property
@@ -69,7 +70,7 @@ class ReproduceCase:
 
     def arguments(self, *more: str) -> list[str]:
         places = ["--runs", str(self.runs), "--results", str(self.results), "--data", str(self.data)]
-        return ["reproduce", "lra", *self.options, *places, *TINY, *more]
+        return ["reproduce", self.table, *self.options, *places, *TINY, *more]
 
     def run(self, *more: str) -> int:
         """The command in this process; an unexpected exception comes through."""

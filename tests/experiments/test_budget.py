@@ -27,7 +27,7 @@ GUESSES = {"listops": 500.0}
 
 def job(task: str = "listops", method: str = "t2", folder: Path = Path("nowhere")) -> Job:
     config = load_config(f"lra/{task}", [f"model.preset={method}-lra-{task}"])
-    return Job(f"{task}-{method}-42", method, task, folder, config, ())
+    return Job(f"{task}-{method}-42", method, task, folder, config, (f"lra/{task}",))
 
 
 def record(method: str = "t2", **changes: Any) -> Record:

@@ -154,7 +154,7 @@ def test_every_table_of_the_paper_has_jobs_whose_names_are_theirs_alone() -> Non
     for name in list_tables():
         table = experiment(name)
         for setup in table.setups:
-            selection = Selection(table.rows, table.columns, [1], setup, overrides=["data.source=somewhere"])
+            selection = Selection(table.rows, table.columns(setup), [1], setup, overrides=["data.source=somewhere"])
             for job in plan(table, selection, Path("runs")):
                 found.setdefault((table.folder(setup), job.name), set()).add(job.identity)
     assert all(len(identities) == 1 for identities in found.values())

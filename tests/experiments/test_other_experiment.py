@@ -19,7 +19,7 @@ from transnormer.experiments.display import JobDisplay
 from transnormer.experiments.experiment import Experiment, Selection, plan
 from transnormer.experiments.record import read_records
 from transnormer.experiments.runner import Runner
-from transnormer.experiments.table import Table
+from transnormer.experiments.table import Figure, Table, score
 
 SHORT = ["optim.warmup_steps=1", "train.batch_size=2", "train.eval_every=6", "train.save_every=1000"]
 SHORT += ["data.limit_bytes=60000", "data.eval_windows=2", "data.sequence_length=32", "train.log_every=1"]
@@ -32,14 +32,20 @@ class TinyModels(Experiment):
     name = "tiny"
     setups: ClassVar = {"demo": "demo"}
     title = "Tiny models"
-    caption = "Perplexity."
     rows = ("t2", "vanilla")
-    table = Table(
-        {"t2": {"python": 2.5}, "vanilla": {}},
-        ("python",),
-        lambda record: (record.preset.removesuffix("-tiny"), "python") if record.task == "causal_lm" else None,
-        higher_is_better=False,
+    tables = (
+        Table(
+            title="Perplexity",
+            caption="Of the test split.",
+            rows=("t2", "vanilla"),
+            in_paper=("t2", "vanilla"),
+            figures={"python": Figure("python", score, {"t2": 2.5}, "lower")},
+            locate=lambda record: (record.preset.removesuffix("-tiny"), "python"),
+        ),
     )
+
+    def columns(self, setup: str) -> Sequence[str]:
+        return ("python",)
 
     def recipe(self, column: str, setup: str) -> str:
         return self.setups[setup]
@@ -68,7 +74,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def run(experiment: Experiment, case: ReproduceCase, *overrides: str, rows: Sequence[str] | None = None) -> str:
     """What a person sees of it."""
-    selection = Selection(rows or experiment.rows, experiment.columns, [42], "demo", overrides=overrides)
+    selection = Selection(rows or experiment.rows, experiment.columns("demo"), [42], "demo", overrides=overrides)
     jobs = plan(experiment, selection, case.runs)
     output = io.StringIO()
     try:
@@ -103,14 +109,16 @@ def test_it_runs_and_can_be_stopped_and_is_shown(case: ReproduceCase, monkeypatc
     records = {record.name: record for record in read_records(case.results)}
     assert sorted(records) == names
     t2 = records["python-t2-42"]
-    assert (t2.task, t2.primary_metric, t2.higher_is_better, t2.test) == ("causal_lm", "perplexity", False, None)
+    assert (t2.task, t2.primary_metric, t2.higher_is_better) == ("causal_lm", "perplexity", False)
     assert t2.valid is not None
-    assert t2.score == t2.valid.metrics["perplexity"]
+    assert t2.test is not None
+    assert t2.score == t2.test.metrics["perplexity"]
+    assert t2.changes == {"train.steps": 12}, "what the row is, is no change"
     assert t2.data.label == "python, first 60,000 bytes"
     assert t2.data.sizes["train"] >= 60000
     assert "sources" not in t2.data.meta, "the digest has its many files"
     assert t2.resumed_after
-    assert f"python-t2-42: valid perplexity {t2.score:.2f} after" in seen
+    assert f"python-t2-42: test perplexity {t2.score:.2f} after" in seen
     page, cost = (case.results / "README.md").read_text().split("## Cost")
     assert "| t2 | " in cost
     rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| ")}

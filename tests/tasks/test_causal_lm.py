@@ -247,3 +247,15 @@ def test_a_corpus_is_prepared_on_first_use(tmp_path: Path, monkeypatch: pytest.M
     task = CausalLM(RunConfig.model_validate({"data": data}))
     assert task.store.path.parent == tmp_path / "cache" / "stores"
     assert CausalLM(RunConfig.model_validate({"data": data})).store.path == task.store.path
+
+
+def test_the_test_split_is_scored_where_there_is_one(tmp_path: Path):
+    def task(**splits: int) -> CausalLM:
+        path = tmp_path / "-".join(f"{name}{tokens}" for name, tokens in splits.items())
+        with StoreWriter(path, vocab_size=11) as writer:
+            for name, tokens in splits.items():
+                writer.append(name, np.zeros(tokens, dtype=np.int64))
+        return CausalLM(RunConfig.model_validate({"data": {"store": str(path), "sequence_length": 8}}))
+
+    assert task(train=50, valid=9).test_split is None
+    assert task(train=50, valid=9, test=9).test_split == "test"

@@ -99,8 +99,12 @@ def test_compat_runs(lra_store, task: str, tmp_path: Path) -> None:
         assert result["test"]["metrics"] == result["best"]["metrics"]
 
 
-def test_a_task_without_a_test_split_has_no_test_result(undisturbed: Path) -> None:
-    assert json.loads((undisturbed / "result.json").read_text())["test"] is None
+def test_a_language_model_is_scored_on_both_splits(undisturbed: Path) -> None:
+    result = json.loads((undisturbed / "result.json").read_text())
+    assert (
+        evaluate_run(undisturbed, "test", "best")["metrics"] == result["test"]["metrics"] != result["best"]["metrics"]
+    )
+    assert result["test"]["step"] == result["best"]["step"]
 
 
 def test_a_model_learns_what_can_be_learned(tmp_path: Path) -> None:

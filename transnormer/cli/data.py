@@ -28,9 +28,9 @@ def prepare(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="python, wikitext103, wikitext2, enwik8; lra/listops, lra/text, lra/retrieval, lra/pathfinder, "
-            "lra/image; glue/mnli, glue/qnli, glue/qqp, glue/sst2, glue/mrpc, glue/cola, glue/rte; leave it out with "
-            "--text.",
+            help="python, wikitext103, wikitext2, enwik8, enwiki; lra/listops, lra/text, lra/retrieval, "
+            "lra/pathfinder, lra/image; glue/mnli, glue/qnli, glue/qqp, glue/sst2, glue/mrpc, glue/cola, glue/rte; "
+            "leave it out with --text.",
         ),
     ] = None,
     text: Annotated[

@@ -20,14 +20,16 @@ def reproduce(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval.", show_default="all"
+            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; lm: the set-up.",
+            show_default="all",
         ),
     ] = None,
     setup: Annotated[
         str | None,
         typer.Option(
             help="lra: skyformer (what the paper states), authors (how its own rows were made), "
-            "release (the authors' later, larger models) or tuned (settings chosen for T2).",
+            "release (the authors' later, larger models) or tuned (settings chosen for T2); "
+            "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes).",
             show_default="the paper's",
         ),
     ] = None,
@@ -50,6 +52,9 @@ def reproduce(
     budget_minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; says first what fits. The rest is left for next time.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all there is to check, say what would run, and stop.")
+    ] = False,
 ) -> None:
     """Make a table of the paper anew: every method on every task, beside the paper's figures.
 
@@ -60,6 +65,8 @@ def reproduce(
     Example: transnormer reproduce lra --data stores --budget-minutes 60
 
     Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
+
+    Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
     """
     from transnormer.config.load import check_overrides
     from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
@@ -72,7 +79,7 @@ def reproduce(
     runs, results = runs or Path("runs") / folder, results or Path("results") / folder
     selection = Selection(
         rows=chosen("method", methods, table.rows),
-        columns=chosen("task", tasks, table.columns),
+        columns=chosen("task", tasks, table.columns(setup)),
         seeds=chosen_seeds(seeds),
         setup=setup,
         data=data,
@@ -82,4 +89,8 @@ def reproduce(
     from transnormer.experiments.display import JobDisplay
     from transnormer.experiments.runner import Runner
 
-    Runner(table, plan(table, selection, runs), runs, results, jobs, budget_minutes).run(JobDisplay())
+    runner = Runner(table, plan(table, selection, runs), runs, results, jobs, budget_minutes)
+    if dry_run:
+        runner.rehearse(JobDisplay().say)
+    else:
+        runner.run(JobDisplay())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from transnormer.data.excerpts import Excerpt, whole_file
 from transnormer.errors import ConfigError, DataError, did_you_mean
+
+_TITLE = re.compile(rb" = [^=].* = \r?\n")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Corpus:
     documents: bool = True  # an end-of-document token follows each excerpt
     line_ends_are_words: bool = False  # as WikiText counts
     published_words: dict[str, int] | None = None  # of the published splits, to notice a partial copy
+    stands_in_for: str | None = None  # a published corpus that it resembles and whose results it must not be set beside
 
 
 def list_corpora() -> list[str]:
@@ -46,6 +50,19 @@ def open_corpus(name: str, source: str | Path | Sequence[str | Path] | None = No
     return _loaders()[name]([str(each) for each in sources])
 
 
+# Where the files of a corpus are to be had: nothing is downloaded.
+ORIGINS = {
+    "wikitext103": "WikiText-103 (Merity et al. 2017) is wikitext-103-v1.zip of the Hugging Face data set "
+    "Salesforce/wikitext and its mirrors: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens",
+    "wikitext2": "WikiText-2 (Merity et al. 2017) is wikitext-2-v1.zip of the Hugging Face data set "
+    "Salesforce/wikitext and its mirrors: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens",
+    "enwik8": "enwik8 is the one file of http://mattmahoney.net/dc/enwik8.zip, 100,000,000 bytes, md5 "
+    "a1fa5ffddb56f4953e226637dabbb36a",
+    "enwiki": "enwiki is a folder with train.txt and valid.txt: articles of the English Wikipedia as plain text, a "
+    "title line ' = Title = ' before each; it is not published, any such text will do",
+}
+
+
 def _loaders() -> dict[str, Callable[[list[str]], Corpus]]:
     from transnormer.data.text_files import text_files  # it builds on Corpus
 
@@ -55,6 +72,7 @@ def _loaders() -> dict[str, Callable[[list[str]], Corpus]]:
         "wikitext103": partial(wikitext, name="wikitext103", train_words=103_227_021),
         "wikitext2": partial(wikitext, name="wikitext2", train_words=2_088_628),
         "enwik8": enwik8,
+        "enwiki": enwiki,
     }
 
 
@@ -88,8 +106,7 @@ def wikitext(sources: list[str], name: str, train_words: int) -> Corpus:
     files = {split: folder / f"wiki.{split}.{suffix}" for split in ("train", "valid", "test")}
     for split in ("train", "valid"):
         if not files[split].is_file():
-            hint = "the source is the unpacked folder with wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens"
-            raise DataError(f"{files[split]} is missing", hint)
+            raise DataError(f"{files[split]} is missing", f"the source is the unpacked folder; {ORIGINS[name]}")
     return Corpus(
         name,
         {split: [whole_file(path)] for split, path in files.items() if path.is_file()},
@@ -107,11 +124,44 @@ def enwik8(sources: list[str]) -> Corpus:
     path = source / "enwik8" if source.is_dir() else source
     whole = whole_file(path)
     if len(whole) != 100_000_000:
-        hint = "take the unpacked file of enwik8.zip"
-        raise DataError(f"{path} has {len(whole):,} bytes; enwik8 has exactly 100,000,000", hint)
+        raise DataError(f"{path} has {len(whole):,} bytes; enwik8 has exactly 100,000,000", ORIGINS["enwik8"])
     bounds = {"train": (0, 90_000_000), "valid": (90_000_000, 95_000_000), "test": (95_000_000, 100_000_000)}
     splits = {split: [replace(whole, start=start, stop=stop)] for split, (start, stop) in bounds.items()}
     return Corpus("enwik8", splits, "first 90, next 5, last 5 million bytes", raw=True, documents=False)
+
+
+def enwiki(sources: list[str]) -> Corpus:
+    """English Wikipedia from a folder of train.txt and valid.txt; the last articles of train.txt are the test split."""
+    folder = _one_source(sources, "enwiki", "path/to/enwiki")
+    files = {split: folder / f"{split}.txt" for split in ("train", "valid")}
+    for path in files.values():
+        if not path.is_file():
+            raise DataError(f"{path} is missing", f"the source is the folder; {ORIGINS['enwiki']}")
+    whole = whole_file(files["train"])
+    last = list(_articles(whole, len(whole) - len(whole) // 100))[:1] or list(_articles(whole, 0))[1:][-1:]
+    if not last:
+        raise DataError(
+            f"{whole.path} has no two articles, and the last of them are the test split",
+            "give more, each after a line with its title, ' = Title = '",
+        )
+    splits = {
+        "train": [replace(whole, stop=last[0])],
+        "valid": [whole_file(files["valid"])],
+        "test": [replace(whole, start=last[0])],
+    }
+    rule = "the files; test: the articles that begin in the last 1 % of train.txt (or the last one), left out of train"
+    return Corpus("enwiki", splits, rule, tokenizer="gpt2", documents=False, stands_in_for="WikiText-103")
+
+
+def _articles(whole: Excerpt, offset: int) -> Iterator[int]:
+    """Where articles begin at or after an offset; the titles of sections have more equals signs."""
+    with whole.path.open("rb") as file:
+        file.seek(max(0, offset - 1))
+        position = offset - 1 + len(file.readline()) if offset else 0  # the rest of the line that it is in
+        for line in file:
+            if _TITLE.fullmatch(line):
+                yield position
+            position += len(line)
 
 
 def name_hash(name: str) -> int:
@@ -121,6 +171,9 @@ def name_hash(name: str) -> int:
 
 def _one_source(sources: list[str], name: str, example: str) -> Path:
     if len(sources) != 1:
-        hint = f"`transnormer data prepare {name} --source {example} --out STORE`, or data.source={example}"
+        hint = (
+            f"`transnormer data prepare {name} --source {example} --out STORE`, or data.source={example}; "
+            + ORIGINS[name]
+        )
         raise ConfigError(f"the corpus '{name}' needs one source, got {len(sources)}", hint)
     return Path(sources[0])

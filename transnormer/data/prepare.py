@@ -75,6 +75,8 @@ def plan(corpus: str, tokenizer: str | None, vocab_size: int | None, limit_bytes
         "tokenizer": choice.description(),
         "sources": {name: sha256_of(path) for name, path in sorted(files.items())},
     }
+    if opened.stands_in_for:
+        meta["stands_in_for"] = opened.stands_in_for
     return Plan(opened, choice, meta)
 
 

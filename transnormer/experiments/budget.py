@@ -53,7 +53,7 @@ class Speeds:
             return
         rate = record.wall_steps_per_second or record.steps_per_second
         share = min(1.0, (record.jobs_at_once or 1) / self._at_once)
-        self._recorded[record.task, record.preset] = rate * share
+        self._recorded[record.recipe or record.task, record.preset] = rate * share
 
     def see(self, running: Iterable[Worker]) -> None:
         """Take the rates of running jobs into account."""
@@ -68,7 +68,7 @@ class Speeds:
             return Speed(self._recorded[key], "recorded")
         if key in self._seen:
             return Speed(self._seen[key], "running")
-        relatives = [rate for (task, _), rate in self._seen.items() if task == job.config.task]
+        relatives = [rate for (recipe, _), rate in self._seen.items() if recipe == job.recipe]
         if relatives:
             return Speed(sum(relatives) / len(relatives), "other methods")
         return Speed(self._guesses.get(job.column, GUESS[self._device]) / self._at_once, "guess")
@@ -106,7 +106,7 @@ class Budget:
 
 def _kind(job: Job) -> tuple[str, str]:
     """Jobs that are expected to be equally fast."""
-    return job.config.task, job.config.model.name
+    return job.recipe, job.config.model.name
 
 
 def what_fits(durations: Sequence[tuple[Item, float]], at_once: int, seconds: float) -> tuple[list[Item], list[Item]]:

@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import Job
 from transnormer.experiments.record import Record
-from transnormer.experiments.table import Table, cost_in_words, marks_in_words, seeds_in_words
+from transnormer.experiments.table import Table, cost, cost_in_words, marks_in_words, seeds_in_words
 from transnormer.models.presets import model_config
 
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
@@ -40,15 +40,16 @@ class Selection:
 
 
 class Experiment(ABC):
-    """Rows (`--methods`) and columns (`--tasks`) of a table, each crossing of which is a job for every seed.
+    """Rows (`--methods`) and columns (`--tasks`), each crossing of which is a job for every seed.
 
-    Jobs of experiments with the same `home` share their folders: what two tables have in common runs once.
+    A row is what it changes of a column's recipe (`settings`): a method's preset, or one variant of a model. Its tables
+    show figures of the jobs' records. Jobs of experiments with the same `home` share their folders: what two of them
+    have in common runs once.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    caption: ClassVar[str]  # what the figures are, and whose they stand beside
-    table: ClassVar[Table]
+    tables: ClassVar[Sequence[Table]]  # those without records are left out of its page, unless all are
     # Where the recipes of each set-up lie; the first is that of the paper.
     setups: ClassVar[Mapping[str, str]]
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
@@ -64,10 +65,9 @@ class Experiment(ABC):
     def rows(self) -> Sequence[str]:
         """What can be named in `--methods`, in the order in which it is run."""
 
-    @property
-    def columns(self) -> Sequence[str]:
+    @abstractmethod
+    def columns(self, setup: str) -> Sequence[str]:
         """What can be named in `--tasks`."""
-        return self.table.columns
 
     @abstractmethod
     def recipe(self, column: str, setup: str) -> str:
@@ -75,7 +75,10 @@ class Experiment(ABC):
 
     @abstractmethod
     def settings(self, row: str, column: str, selection: Selection) -> list[str]:
-        """What a row changes of it, as key=value; what a person overrides is laid over it."""
+        """What a row is: what it changes of the recipe, as key=value; what a person overrides is laid over it.
+
+        Only the latter is a difference from the recipe that a table marks.
+        """
 
     def data_name(self, column: str) -> str:
         """What `transnormer data prepare` calls the data of a column."""
@@ -85,9 +88,9 @@ class Experiment(ABC):
         """Whether a job can do without a store that somebody has prepared."""
         return True
 
-    def notes(self, records: Sequence[Record]) -> list[str]:
-        """Below the table, after what its marks mean."""
-        return []
+    def data_origin(self, column: str) -> str:
+        """Where the files are to be had, for whoever has none: nothing is downloaded."""
+        return ""
 
     def conflict(self, records: Sequence[Record], jobs: Sequence[Job]) -> str | None:
         """What keeps records that lie in a folder from standing in one table with these jobs: another set-up."""
@@ -98,18 +101,16 @@ class Experiment(ABC):
 
     def page(self, records: Sequence[Record]) -> str:
         """The table, and what a reader must know about it, as Markdown; records of other tables are left out."""
-        records = [record for record in records if self.table.locate(record)]
+        records = [record for record in records if any(table.locate(record) for table in self.tables)]
+        tables = [table for table in self.tables if table.rows_that_ran(records)] or self.tables[:1]
         folders = sorted(recipe_folders(records) - {next(iter(self.setups.values()))})
         recipes = f" Recipes: {', '.join(f'`{folder}/*`' for folder in folders)}." if folders else ""
-        notes = [*marks_in_words(self.table, records), *self.notes(records)]
         parts = [
             f"# {self.title}\n\nGenerated from the JSON files beside it (`transnormer reproduce {self.name}` writes "
             f"both); one file is one run, with its configuration, data, versions and hardware.{recipes}",
-            f"{self.caption}{seeds_in_words(records)}",
-            self.table.markdown(records),
-            *(["  \n".join(notes)] if notes else []),
+            *(part for table in tables for part in _section(table, records)),
             f"## Cost\n\n{cost_in_words(records)}",
-            self.table.cost(records),
+            cost(tables, records),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -120,6 +121,14 @@ class Experiment(ABC):
     def page_file(self, results: Path) -> Path:
         """Beside the records."""
         return results / ("README.md" if self.home == self.name else f"{self.name}.md")
+
+
+def _section(table: Table, records: Sequence[Record]) -> list[str]:
+    """A table, what it shows, and what is to be said of it."""
+    shown = [record for column in table.columns for record in table.of(records, None, column)]
+    notes = [*marks_in_words(table, shown), *table.notes(shown)]
+    caption = f"## {table.title}\n\n{table.caption}{seeds_in_words(shown)}"
+    return [caption, table.markdown(shown), *(["  \n".join(notes)] if notes else [])]
 
 
 def chosen(what: str, text: str | None, known: Sequence[str]) -> list[str]:
@@ -178,7 +187,7 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                     arguments = [*settings, *selection.overrides, *stores[column], f"seed={seed}"]
                     config = load_config(recipe, arguments)
                     model_config(config.model)  # the config of a model checks its options
-                    jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments)))
+                    jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings)))
     faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
     return jobs
 
@@ -209,6 +218,7 @@ def _store(experiment: Experiment, column: str, selection: Selection) -> list[st
         folder = data or Path("data")
         raise ConfigError(
             f"{name} cannot be generated, and " + (f"{data} has no '{column}'" if data else "there is no --data"),
-            hint=f"`transnormer data prepare {name} --source PATH --out {folder / column}`, then --data {folder}",
+            hint=f"`transnormer data prepare {name} --source PATH --out {folder / column}`, then --data {folder}"
+            + (f"; {origin}" if (origin := experiment.data_origin(column)) else ""),
         )
     return []

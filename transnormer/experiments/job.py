@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ _IDLE = frozenset(PREPARATION_KEYS)  # without effect beside a prepared store
 class Job:
     """`arguments` are those of `transnormer train` that resolve to `config`: a recipe and what is changed of it.
 
-    `row` and `column` say where it stands in the table that asked for it; its identity does not depend on them.
+    Of these, `settings` are what makes it a job of its row. `row` and `column` say where it stands in the table that
+    asked for it; its identity does not depend on them.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Job:
     folder: Path
     config: RunConfig
     arguments: tuple[str, ...]
+    settings: tuple[str, ...] = ()
 
     @cached_property
     def identity(self) -> str:
@@ -74,6 +77,10 @@ class Job:
         if RunFolder(self.folder).config_file.is_file():
             return [*PROGRAM, "resume", str(self.folder)]
         return [*PROGRAM, "train", *self.arguments, "--out", str(self.folder)]
+
+    def command_in_words(self) -> str:
+        """The same as a person would type it."""
+        return shlex.join(["transnormer", *self.command()[len(PROGRAM) :]])
 
     def result(self) -> dict[str, Any] | None:
         """The outcome of a finished run, None for any other."""

@@ -64,7 +64,7 @@ class Record(_Strict):
     task: str
     preset: str
     seed: int
-    recipe: str | None  # the shipped recipe, and what differs from it
+    recipe: str | None  # the shipped recipe, and what differs from it and from what its row in the table is
     changes: dict[str, Any]
     config: dict[str, Any]
     config_hash: str | None  # see `job.identity_of`

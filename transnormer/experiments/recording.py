@@ -19,13 +19,12 @@ from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, task_entry
 from transnormer.train.run_folder import RunFolder
 
-_ROW_KEYS = {"model.preset", "seed"}  # which job it is, not what was changed for it
 _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest of the store has them all
 
 
 def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
     """Everything about a finished job; `ended` is None where this runner did not see it run."""
-    changes = differences(load_config(job.recipe), job.config, besides=_ROW_KEYS | PLACE_KEYS)
+    changes = differences(load_config(job.recipe, job.settings), job.config, besides={"seed"} | PLACE_KEYS)
     best, test = result["best"], result["test"]
     written = RunFolder(job.folder).result_file.stat().st_mtime
     return Record(
@@ -64,7 +63,7 @@ def data_of(store: Store) -> Data:
     meta = dict(store.meta)
     if len(meta.get("sources") or ()) > _MOST_SOURCES:
         del meta["sources"]
-    if meta.get("differs_from_published") or meta.get("limit"):
+    if meta.get("differs_from_published") or meta.get("stands_in_for") or meta.get("limit"):
         label = Data.STAND_IN
     elif "corpus" in meta:
         label = f"{meta['corpus']}, first {meta['limit_bytes']:,} bytes" if meta.get("limit_bytes") else meta["corpus"]

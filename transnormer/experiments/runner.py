@@ -88,10 +88,7 @@ class Runner:
 
         A runner whose time is up has done what it was asked for: that is no error.
         """
-        done = len(self.jobs) - len(self.todo)
-        display.say(f"jobs: {done} of {len(self.jobs)} finished, {len(self.todo)} to run, {self.at_once} at once")
-        self._name_records(display.say)
-        starts = self._plan(display.say)
+        starts = self._announce(display.say)
         for folder in (self.results, self.runs):
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +105,19 @@ class Runner:
             with display:
                 scheduler.run()
         self._conclude(scheduler, display.say)
+
+    def rehearse(self, say: Callable[[str], None]) -> None:
+        """Say what would run, by which commands; nothing is written."""
+        self._announce(say)
+        for job in self.todo:
+            say(f"{job.name}: {job.command_in_words()}")
+
+    def _announce(self, say: Callable[[str], None]) -> bool:
+        """What is finished and what is to be done; whether there is time to start a job."""
+        done = len(self.jobs) - len(self.todo)
+        say(f"jobs: {done} of {len(self.jobs)} finished, {len(self.todo)} to run, {self.at_once} at once")
+        self._name_records(say)
+        return self._plan(say)
 
     def _check_options(self) -> None:
         if self.workers is not None and self.workers < 1:

@@ -1,13 +1,13 @@
-"""A table: records in rows and columns beside the paper's numbers, with marks for what cannot be compared."""
+"""A table: figures of records in rows beside the paper's numbers, with marks for what cannot be compared."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from transnormer.experiments.record import Data, Record
 
@@ -19,73 +19,168 @@ Records = Sequence[Record]
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows down; for each column ours and the paper's figure, then means over some columns.
+class Figure:
+    """A number of each record of a column's jobs, and the paper's by row where it has one.
 
-    `locate` says in which row and column a record belongs, if in any; `paper` has the rows in its order, those that it
-    does not have without figures.
+    With `relative_to` all are divided by those of that row, ours by ours and the paper's by the paper's. What is
+    neither better nor worse (`better` is None) is no result: it has no best, no spread over seeds and no marks.
     """
 
-    paper: Mapping[str, Mapping[str, float]]
-    columns: Sequence[str]
+    column: str
+    value: Callable[[Record], float | None]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    better: Literal["higher", "lower"] | None = None
+    digits: int = 2
+    relative_to: str | None = None
+
+    def papers(self, row: str) -> float | None:
+        """The paper's number of a row."""
+        return self._relative(self.paper.get(row), self.paper.get(self.relative_to or ""))
+
+    def ours(self, records: Records, reference: Records) -> list[float | None]:
+        """The number of each record of a row; `reference` are those of the row `relative_to`."""
+        divisor = mean(list(map(self.value, reference)))
+        return [self._relative(self.value(record), divisor) for record in records]
+
+    def text(self, value: float | None) -> str:
+        """A number, or a dash for none."""
+        return NONE if value is None else f"{value:,.{self.digits}f}"
+
+    def _relative(self, value: float | None, divisor: float | None) -> float | None:
+        if self.relative_to is None:
+            return value
+        return value / divisor if value is not None and divisor else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows down; for each figure, by its heading, ours and the paper's, then means over some figures.
+
+    `locate` says of which row and column a record is, if of any. `rows` has the order; those that are `in_paper` are
+    shown wherever it has figures of them, all others once they ran.
+    """
+
+    title: str
+    caption: str  # what the figures are, and whose they stand beside
+    rows: Sequence[str]
+    in_paper: Collection[str]
+    figures: Mapping[str, Figure]
     locate: Callable[[Record], tuple[str, str] | None]
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
-    higher_is_better: bool = True
+    notes: Callable[[Records], Sequence[str]] = lambda _: ()  # below it, after what its marks mean
 
     def markdown(self, records: Records) -> str:
-        """The best of ours in each column is bold; a row that the paper does not have is said to be so."""
-        rows, means = self.rows(records), self.means(records)
-        ours = {column: [_mean_score(self.of(records, row, column)) for row in rows] for column in self.columns}
-        choose = max if self.higher_is_better else min
-        best = {column: choose(_numbers(scores), default=None) for column, scores in ours.items()}
-        lines = []
-        for index, row in enumerate(rows):
-            paper = self.paper.get(row, {})
-            line = [row if paper else f"{row} ({NOT_IN_PAPER})"]
-            for column in self.columns:
-                text, score = self.text(records, row, column), ours[column][index]
-                line += [f"**{text}**" if score is not None and score == best[column] else text]
-                line += [_figure(paper.get(column))]
-            for columns in means.values():
-                line += [self.mean(records, row, columns), _figure(_mean(list(map(paper.get, columns))))]
-            lines.append(line)
-        return markdown(["method", *(name for each in (*self.columns, *means) for name in (each, "paper"))], lines)
+        """The best of ours under each heading is bold; a row that the paper does not have is said to be so."""
+        rows, means = self.shown_rows(records), self.means(records)
+        headings = ["method"]
+        columns = [[row if row in self.in_paper else f"{row} ({NOT_IN_PAPER})" for row in rows]]
+        for heading, figure in self.figures.items():
+            headings.append(heading)
+            columns.append(self._bold_where_best(records, rows, heading))
+            if figure.paper:
+                headings.append("paper")
+                columns.append([figure.text(figure.papers(row)) for row in rows])
+        for heading, averaged in means.items():
+            papers = [mean([self.figures[each].papers(row) for each in averaged]) for row in rows]
+            headings += [heading, "paper"]
+            columns += [[self.mean(records, row, averaged) for row in rows], [_figure(value) for value in papers]]
+        return markdown(headings, list(zip(*columns, strict=True)))
 
-    def rows(self, records: Records) -> list[str]:
-        """Those of the paper and of others those that ran, in the order of `paper`."""
+    @property
+    def columns(self) -> list[str]:
+        """Whose jobs it shows."""
+        return list(dict.fromkeys(figure.column for figure in self.figures.values()))
+
+    def shown_rows(self, records: Records) -> list[str]:
+        """In order: those that the paper has figures of, and those that ran."""
         ran = self.rows_that_ran(records)
-        known = [row for row, figures in self.paper.items() if figures or row in ran]
-        return list(dict.fromkeys([*known, *ran]))
+        in_paper = {row for figure in self.figures.values() for row in figure.paper}
+        return list(dict.fromkeys([*(row for row in self.rows if row in in_paper or row in ran), *ran]))
 
     def rows_that_ran(self, records: Records) -> list[str]:
         """In the order of the records."""
-        return list(dict.fromkeys(found[0] for record in records if (found := self.locate(record))))
+        located = (self.locate(record) for record in records)
+        return list(dict.fromkeys(at[0] for at in located if at and at[1] in self.columns))
 
     def of(self, records: Records, row: str | None, column: str) -> list[Record]:
         """The records, one for each seed, in a row (None: in any) and column."""
         located = [(record, self.locate(record)) for record in records]
         return [record for record, at in located if at and at[1] == column and row in (None, at[0])]
 
-    def text(self, records: Records, row: str, column: str) -> str:
+    def value(self, records: Records, row: str, heading: str) -> float | None:
+        """The mean over seeds."""
+        return mean(self._values(records, row, heading))
+
+    def text(self, records: Records, row: str, heading: str) -> str:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
-        found = self.of(records, row, column)
-        text = _figure(_mean_score(found))
-        if len(found) > 1:
-            text += f" ± {statistics.stdev(record.score for record in found):.2f}"
-        return text + _marks(found)
+        figure, found = self.figures[heading], self.of(records, row, self.figures[heading].column)
+        values = self._values(records, row, heading)
+        text = figure.text(mean(values))
+        if figure.better is None or text == NONE:
+            return text
+        numbers = [value for value in values if value is not None and math.isfinite(value)]
+        if len(numbers) == len(values) > 1:
+            text += f" ± {figure.text(statistics.stdev(numbers))}"
+        # A ratio of two models on the same data says something beyond them.
+        return text + _marks(found, CHANGED if figure.relative_to else STAND_IN + CHANGED)
 
-    def mean(self, records: Records, row: str, columns: Sequence[str]) -> str:
-        """The mean of a row over columns, with the marks of all that is in it."""
-        found = [self.of(records, row, column) for column in columns]
-        mean = _mean([_mean_score(each) for each in found])
-        return NONE if mean is None else _figure(mean) + _marks([record for each in found for record in each])
+    def mean(self, records: Records, row: str, headings: Sequence[str]) -> str:
+        """The mean of a row over figures, with the marks of all that is in it."""
+        average = mean([self.value(records, row, heading) for heading in headings])
+        found = [record for each in headings for record in self.of(records, row, self.figures[each].column)]
+        return NONE if average is None else _figure(average) + _marks(found)
 
-    def cost(self, records: Records) -> str:
-        """Rows that ran down, columns across: steps/s, GiB, seconds, and how many jobs shared the machine."""
-        ran = self.rows_that_ran(records)
-        rows = [row for row in self.rows(records) if row in ran]
-        lines = [[row, *(_cost(self.of(records, row, column)) for column in self.columns)] for row in rows]
-        return markdown(["steps/s, GiB, s, at once", *self.columns], lines)
+    def _values(self, records: Records, row: str, heading: str) -> list[float | None]:
+        figure = self.figures[heading]
+        reference = self.of(records, figure.relative_to, figure.column) if figure.relative_to else []
+        return figure.ours(self.of(records, row, figure.column), reference)
+
+    def _bold_where_best(self, records: Records, rows: Sequence[str], heading: str) -> list[str]:
+        values = [self.value(records, row, heading) for row in rows]
+        texts = [self.text(records, row, heading) for row in rows]
+        choose = {"higher": max, "lower": min, None: None}[self.figures[heading].better]
+        best = choose(_numbers(values), default=None) if choose else None
+        return [
+            f"**{text}**" if value is not None and value == best else text
+            for value, text in zip(values, texts, strict=True)
+        ]
+
+
+def score(record: Record) -> float:
+    """The primary metric of a record, as a figure."""
+    return record.score
+
+
+def metric(split: Literal["valid", "test"], name: str) -> Callable[[Record], float | None]:
+    """A metric of the best checkpoint on a split, as a figure; None where a record has none."""
+
+    def value(record: Record) -> float | None:
+        scores = record.valid if split == "valid" else record.test
+        return scores.metrics.get(name) if scores else None
+
+    return value
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's: 1 for the same order, -1 for the opposite one; None where there is no order."""
+
+    def ranks(values: Sequence[float]) -> list[float]:
+        return [
+            sum(other < value for other in values) + sum(other == value for other in values) / 2 for value in values
+        ]
+
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    return statistics.correlation(ranks(first), ranks(second))
+
+
+def cost(tables: Sequence[Table], records: Records) -> str:
+    """Rows that ran down, columns across: steps/s, GiB, seconds, and how many jobs shared the machine."""
+    columns = {column: table for table in tables for column in table.columns}
+    ran = {row for table in tables for row in table.rows_that_ran(records)}
+    rows = dict.fromkeys(row for table in tables for row in table.shown_rows(records) if row in ran)
+    lines = [[row, *(_cost(table.of(records, row, column)) for column, table in columns.items())] for row in rows]
+    return markdown(["steps/s, GiB, s, at once", *columns], lines)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -107,6 +202,7 @@ def seeds_in_words(records: Records) -> str:
 def marks_in_words(table: Table, records: Records) -> list[str]:
     """What the marks mean here, and how data were come by that are not as published."""
     lines = []
+    records = [record for column in table.columns for record in table.of(records, None, column)]
     for column in table.columns:
         found = {record.data.label: record.data.meta for record in table.of(records, None, column)}
         if Data.STAND_IN in found:
@@ -120,7 +216,7 @@ def marks_in_words(table: Table, records: Records) -> list[str]:
 
 
 def cost_in_words(records: Records) -> str:
-    """What stands in `Table.cost`, where it was measured, and in which precision."""
+    """What stands in `cost`, where it was measured, and in which precision."""
     text = (
         "Training steps per second, peak GPU memory, seconds of training (evaluations not counted), and how many jobs "
         "ran at once: compare times of equally many only."
@@ -131,7 +227,7 @@ def cost_in_words(records: Records) -> str:
     return f"{text} Measured on: {'; '.join(places)}." if places else text
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
     """Of all values, or None where one is missing."""
     present = [value for value in values if value is not None]
     return statistics.fmean(present) if present and len(present) == len(values) else None
@@ -141,24 +237,23 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and not math.isnan(value)]
 
 
-def _mean_score(records: Records) -> float | None:
-    return _mean([record.score for record in records])
-
-
 def _figure(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def _marks(records: Records) -> str:
+def _marks(records: Records, which: str = STAND_IN + CHANGED) -> str:
     marks = {
         STAND_IN: any(record.is_stand_in for record in records),
         CHANGED: any(record.changes for record in records),
     }
-    return "".join(mark for mark, holds in marks.items() if holds)
+    return "".join(mark for mark, holds in marks.items() if holds and mark in which)
 
 
 def _difference(meta: dict[str, Any]) -> str:
     parts = [f"{part} has {difference}" for part, difference in (meta.get("differs_from_published") or {}).items()]
+    if meta.get("stands_in_for"):
+        whole = f", the first {meta['limit_bytes']:,} bytes of train" if meta.get("limit_bytes") else ""
+        parts.append(f"{meta['corpus']} stands in for {meta['stands_in_for']}{whole}")
     if meta.get("limit"):
         parts.append(f"at most {meta['limit']:,} examples of each split")
     return ", ".join(parts)

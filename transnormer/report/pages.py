@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.errors import TransNormerError
-from transnormer.experiments.paper import experiment, list_tables, lra
+from transnormer.experiments.paper import experiment, list_tables, lm, lra
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
@@ -21,6 +21,7 @@ from transnormer.report.markdown import replaced
 # A reader of the README needs three; every other table is on the page of results.
 IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)
 IN_RESULTS: tuple[Section, ...] = (
+    lm.summary,
     bench_tables.training_runs,
     bench_tables.vocabularies,
     bench_tables.decoding,
@@ -46,8 +47,7 @@ def generated(root: Path) -> dict[Path, str]:
     }
     for name in list_tables():
         table = experiment(name)
-        for setup in table.setups:
-            folder = results / table.folder(setup)
+        for folder in {results / table.folder(setup) for setup in table.setups}:
             if records := read_records(folder):
                 pages[table.page_file(folder)] = table.page(records)
     return pages

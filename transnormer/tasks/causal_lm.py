@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from transnormer.config.schema import RunConfig
 from transnormer.data.store import SplitInfo
 from transnormer.data.streams import after_first
 from transnormer.data.windows import Windows
@@ -29,6 +30,11 @@ class CausalLM(TokenWindowTask):
     """
 
     name = "causal_lm"
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        if "test" in self.store.splits:
+            self.test_split = "test"
 
     @property
     def protocol(self) -> str:

@@ -30,7 +30,7 @@ class Task(ABC):
     store: Store
     sums: ClassVar[tuple[str, ...]]  # what `score` adds up
     # A split that is scored once, when a run ends, with the checkpoint that the validation split chose.
-    test_split: ClassVar[str | None] = None
+    test_split: str | None = None
 
     @abstractmethod
     def __init__(self, config: RunConfig) -> None:

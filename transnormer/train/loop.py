@@ -229,7 +229,7 @@ class Loop:
     def test(self) -> dict[str, Any] | None:
         """Where the task asks for it, score its test split with the best checkpoint, whose weights stay in place."""
         split = self.learner.task.test_split
-        if split is None:
+        if split is None or self.state.best is None:  # no score was ever finite
             return None
         weights, step = weights_folder(self.folder, "best")
         self.learner.load_model(weights)

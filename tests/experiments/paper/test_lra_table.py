@@ -12,6 +12,7 @@ from transnormer.experiments.experiment import Selection, plan
 from transnormer.experiments.paper.lra import PAPER, TABLE, TASKS, LongRangeArena, locate, summary
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.recording import check_record
+from transnormer.experiments.table import cost
 from transnormer.models.presets import METHODS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,7 +103,7 @@ def test_a_checkpoint_chosen_on_the_test_split_is_named() -> None:
 def test_cost() -> None:
     on_cpu = record("text", "t1", 60.0, device="cpu", precision="float32", jobs_at_once=None, peak_memory_bytes=None)
     records = [record("listops", "t2", 40.0), record("image", "t2", 40.0, resumed_after=300), on_cpu]
-    table = figures(TABLE.cost(records))
+    table = figures(cost([TABLE], records))
     assert table["t2"] == ["412, 1.50, 1,234, 4", "–", "412, 1.50, 1,234, 4§", "–", "–"]
     assert table["t1"][1] == "412, –, 1,234, ?"
     assert list(table) == ["steps/s, GiB, s, at once", "t1", "t2"], "methods that did not run have no cost"

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from transnormer.experiments.experiment import Experiment
 
 # Modules and class names, not classes: listing the tables must not import torch.
-TABLES = {"lra": ("lra", "LongRangeArena", "Long-Range Arena: test accuracy of every method on five tasks (Table 6)")}
+TABLES = {
+    "lm": ("lm", "LanguageModels", "autoregressive language models: perplexity of nine methods (Table 4)"),
+    "lra": ("lra", "LongRangeArena", "Long-Range Arena: test accuracy of every method on five tasks (Table 6)"),
+}
 
 
 def list_tables() -> dict[str, str]:
