@@ -77,6 +77,8 @@ def test_a_text_is_scored_by_a_run_and_by_its_model_folder_alike(
     assert results[1]["model"] == str(finished_run / "final")
     assert list(results[1]["texts"]) == [str(text)]
     assert "scored on every token of the text" in results[1]["protocol"]
+    done = cli("eval", finished_run, "--text", text, "--stride", "16")
+    assert f"written to {finished_run / 'text-final-stride16.json'}" in done.out
     done = cli("eval", finished_run / "final", "--text", text)  # nothing is written into a model folder
     assert done.code == 0
     assert "windows of 1024 tokens" in done.out

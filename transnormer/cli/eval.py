@@ -76,7 +76,7 @@ def evaluate(
     else:
         scored = _score(run, on, checkpoint, text or [], context, stride, carry, contexts)
     _show(scored)
-    parts = ["contexts" if contexts else "eval", weights.value, "text" if text else on]
+    parts = ["contexts" if contexts else "text" if text else "eval", weights.value, *([] if text else [on])]
     parts += [f"{name}{number}" for name, number in (("context", context), ("stride", stride)) if number]
     target = out or (run / f"{'-'.join([*parts, *(['carry'] if carry else [])])}.json" if is_run else None)
     if target is None:
