@@ -14,7 +14,8 @@ from pathlib import Path
 from transnormer.data.excerpts import Excerpt, whole_file
 from transnormer.errors import ConfigError, DataError, did_you_mean
 
-_TITLE = re.compile(rb" = [^=].* = \r?\n")
+TITLE = re.compile(rb" = [^=].* = \r?\n")
+WITH_TITLES = ("wikitext103", "wikitext2", "enwiki")  # whose articles begin with such a line
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _articles(whole: Excerpt, offset: int) -> Iterator[int]:
         file.seek(max(0, offset - 1))
         position = offset - 1 + len(file.readline()) if offset else 0  # the rest of the line that it is in
         for line in file:
-            if _TITLE.fullmatch(line):
+            if TITLE.fullmatch(line):
                 yield position
             position += len(line)
 

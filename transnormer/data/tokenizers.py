@@ -147,6 +147,24 @@ def is_byte_tokenizer(tokenizer: PreTrainedTokenizerFast) -> bool:
     return [backend.id_to_token(byte) for byte in range(256)] == _byte_alphabet()
 
 
+def writes_bytes(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether `bytes_of_tokens` knows what its tokens write."""
+    backend = tokenizer.backend_tokenizer
+    return isinstance(backend.decoder, decoders.ByteLevel) or isinstance(backend.model, models.WordLevel)
+
+
+def bytes_of_tokens(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
+    """What each id writes: a word its name behind a space, a byte-level token its bytes, a special one nothing."""
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    if isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
+        return [b" \n" if token == tokenizer.eos_token else b" " + token.encode() for token in tokens]
+    special = set(tokenizer.all_special_tokens)
+    byte_of = {char: bytes([byte]) for byte, char in enumerate(_byte_alphabet())}
+    return [
+        b"" if token in special else b"".join(byte_of.get(char, char.encode()) for char in token) for token in tokens
+    ]
+
+
 def _wrap(tokenizer: Tokenizer, specials: Sequence[str], **names: str) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import models
 
 from transnormer.config.schema import RunConfig, TrainSection
+from transnormer.data.documents import find_documents
 from transnormer.data.store import SplitInfo
 from transnormer.data.streams import TokenStream, after_first, read_texts
 from transnormer.data.tokenizers import load_tokenizer
@@ -45,7 +45,7 @@ class Subject:
 
     scorable   the sizes of what can be predicted
     length     tokens of a window, unless another number is asked for: as in training
-    separator  the token between two documents; None: there are none
+    tokenizer  of the text, and its corpus, where they are known: they say what a document is
     facts      which model and which text, for the result
     """
 
@@ -53,7 +53,8 @@ class Subject:
     stream: TokenStream
     scorable: SplitInfo
     length: int
-    separator: int | None
+    tokenizer: Any
+    corpus: str | None
     execution: Execution
     facts: dict[str, Any]
 
@@ -83,6 +84,7 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
     if not isinstance(model, TransNormerForCausalLM):
         raise ConfigError(f"{path} holds a {type(model).__name__}", "eval scores models of this package")
     stream: TokenStream
+    corpus = None
     if texts:
         _require_fit(weights, tokenizer, model)
         stream = read_texts(texts, tokenizer)
@@ -95,7 +97,7 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
         store = open_store(config)
         folder.require_data(store)
         tokenizer = load_tokenizer(store.tokenizer_path) if store.tokenizer_path else None
-        stream = store.split(split)
+        stream, corpus = store.split(split), store.meta.get("corpus")
         info = stream.info
         facts |= {"split": split, "data": {"store": store.path.name, "digest": store.digest}}
     if len(stream) < 2:
@@ -105,7 +107,8 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
         stream=stream,
         scorable=after_first(stream, info, tokenizer),
         length=config.data.sequence_length if config else model.config.max_position_embeddings,
-        separator=_separator(tokenizer),
+        tokenizer=tokenizer,
+        corpus=corpus,
         execution=Execution("eager", ranks.device, bf16=ranks.uses_bf16),
         facts=facts,
     )
@@ -115,8 +118,9 @@ def evaluate_text(subject: Subject, context: int | None, stride: int | None, car
     """The scores by the protocol that was asked for: sliding windows, a carried state, or windows without overlap."""
     protocol: CarriedState | SlidingWindows
     if carry:
-        protocol = CarriedState(subject.separator)
-        settings: dict[str, Any] = {"carry": True, "documents": len(protocol.documents(subject.stream))}
+        documents = find_documents(subject.stream, subject.tokenizer, subject.corpus)
+        protocol = CarriedState(documents)
+        settings: dict[str, Any] = {"carry": True, "documents": len(documents.spans(len(subject.stream)))}
     else:
         length = context or subject.length
         protocol = SlidingWindows(length, stride or length)
@@ -176,13 +180,6 @@ def _require_fit(folder: Path, tokenizer: Any, model: TransNormerForCausalLM) ->
         )
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token", "set its eos_token and save it again")
-
-
-def _separator(tokenizer: Any) -> int | None:
-    """The end of a document; where words are tokens, the same token ends every line."""
-    if tokenizer is None or isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
-        return None
-    return tokenizer.eos_token_id
 
 
 def _what(subject: Subject) -> str:

@@ -8,10 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from transnormer.data.store import SplitInfo
+from transnormer.data.documents import Documents
 from transnormer.data.streams import TextStream
 from transnormer.errors import ConfigError
 from transnormer.mixers.registry import list_mixers, mixer_class
@@ -21,18 +19,8 @@ CPU = torch.device("cpu")
 END = 10  # the last token of the vocabulary
 
 
-@settings(max_examples=200, deadline=None)
-@given(ids=st.lists(st.integers(8, END), min_size=2, max_size=60))
-def test_documents_cut_the_stream_at_their_ends_and_lose_no_target(ids):
-    stream = TextStream(np.array(ids), SplitInfo(len(ids), 0, 0))
-    documents = CarriedState(END).documents(stream)
-    assert [t for document in documents for t in range(document.start + 1, document.stop + 1)] == list(
-        range(1, len(ids))
-    )
-    for document in documents:
-        assert document.start == 0 or ids[document.start] == END
-        assert END not in ids[document.start + 1 : document.stop]
-    assert len(CarriedState(None).documents(stream)) == 1
+def ended_by(token: int | None, stream: TextStream) -> Documents:
+    return Documents([] if token is None else np.flatnonzero(stream.ids == token).tolist())
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +58,7 @@ def test_segments_with_a_carried_state_equal_a_forward_for_each_target(
     model = small_model(method)
     # Segments inside a block of 8, at its end, across it, and all at once; documents alone, some, and all together.
     for segment, tokens_at_once in ((5, 10_000), (16, 1), (16, 40), (27, 10_000), (1000, 64)):
-        protocol = CarriedState(separator, segment)
+        protocol = CarriedState(ended_by(separator, documents), segment)
         loss, targets, _ = protocol.sums(model, documents, CPU, tokens_at_once).tolist()
         assert targets == len(documents) - 1
         assert loss == pytest.approx(expected(method, separator), rel=1e-9)
@@ -85,32 +73,32 @@ def test_what_was_read_in_the_segments_before_matters(small_model, documents, ex
 @torch.no_grad()
 def test_a_model_that_sees_one_token_and_one_that_sees_none(bigram_model, uniform_model, documents):
     model, log_p = bigram_model
-    loss, targets, hits = CarriedState(END, 16).sums(model, documents, CPU, 64).tolist()
+    loss, targets, hits = CarriedState(ended_by(END, documents), 16).sums(model, documents, CPU, 64).tolist()
     pairs = list(pairwise(documents.ids.tolist()))
     assert loss == pytest.approx(-sum(log_p[a, b].item() for a, b in pairs), rel=1e-4)
     assert hits == sum(int(log_p[a].argmax()) == b for a, b in pairs)
-    loss, targets, _ = CarriedState(END, 16).sums(uniform_model, documents, CPU, 64).tolist()
+    loss, targets, _ = CarriedState(ended_by(END, documents), 16).sums(uniform_model, documents, CPU, 64).tolist()
     assert math.exp(loss / targets) == pytest.approx(11, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["vanilla", "flash_quad", "long_short"])
 def test_a_state_that_grows_is_refused_with_the_alternative(method, small_model, documents):
     with pytest.raises(ConfigError, match=r"--carry needs a state of fixed size, that of \w+ grows") as refusal:
-        CarriedState(END).sums(small_model(method), documents, CPU, 64)
+        CarriedState(ended_by(END, documents)).sums(small_model(method), documents, CPU, 64)
     assert "--stride" in refusal.value.hint
 
 
 def test_learned_positions_cannot_be_carried_beyond_their_end(small_model, documents):
     model = small_model("t2", position_embedding="learned", max_position_embeddings=41)
-    CarriedState(END).sums(model, documents, CPU, 64)  # the longest document has 41 tokens
+    CarriedState(ended_by(END, documents)).sums(model, documents, CPU, 64)  # the longest document has 41 tokens
     with pytest.raises(ConfigError, match=r"learned and end at 41") as refusal:
-        CarriedState(None).sums(model, documents, CPU, 64)
+        CarriedState(Documents()).sums(model, documents, CPU, 64)
     assert "--stride" in refusal.value.hint
 
 
 def test_sinusoidal_positions_go_on(small_model, documents, brute_force):
     model = small_model("t2", position_embedding="sinusoidal", max_position_embeddings=8)
-    loss, *_ = CarriedState(None, 32).sums(model, documents, CPU, 64).tolist()
+    loss, *_ = CarriedState(Documents(), 32).sums(model, documents, CPU, 64).tolist()
     losses = [brute_force(model, documents.ids, 0, target) for target in range(1, len(documents))]
     assert loss == pytest.approx(sum(losses), rel=1e-6)  # the sinusoids are float32
 

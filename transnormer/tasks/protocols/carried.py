@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transnormer.data.documents import Document, Documents
 from transnormer.data.streams import TokenStream
 from transnormer.errors import ConfigError
 from transnormer.mixers.registry import mixer_class
@@ -19,52 +19,25 @@ from transnormer.tasks.masking import IGNORED
 from transnormer.tasks.protocols.positions import require_positions
 from transnormer.tasks.protocols.spans import SUMS, as_sums
 
-_SCANNED = 2**24  # tokens searched for ends of documents at a time
-
-
-@dataclass(frozen=True)
-class Document:
-    """Tokens start .. stop - 1 are read, each predicts the one behind it."""
-
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
 
 @dataclass(frozen=True)
 class CarriedState:
-    """Documents end with the token `separator`, which is also the first that the next one reads; None: one stream.
+    """Documents are read in segments, with the state from one to the next.
 
-    Every token but the first of the stream is a target once. A document is read in segments, with the state from one to
-    the next: what a segment's tokens predict is what they would in one pass over all that came before.
+    What a segment's tokens predict is what they would in one pass over all of their document before them.
     """
 
-    separator: int | None
+    documents: Documents
     segment: int = 8192
 
     @property
     def description(self) -> str:
         """How a stream is read, in a clause."""
-        through = (
-            "all of it as one stream" if self.separator is None else "each document, from the end of the one before"
-        )
-        return f"no windows, the state is carried through {through}"
-
-    def documents(self, stream: TokenStream) -> list[Document]:
-        """All documents of a stream, in order."""
-        ends = [0]
-        for start in range(0, len(stream), _SCANNED):
-            if self.separator is not None:
-                found = np.flatnonzero(stream.read(start, min(start + _SCANNED, len(stream))) == self.separator)
-                ends += [start + int(end) for end in found]
-        ends.append(len(stream) - 1)
-        return [Document(start, stop) for start, stop in pairwise(ends) if stop > start]
+        return f"no windows, the state is carried through {self.documents.rule}"
 
     def sums(self, model: Any, stream: TokenStream, device: torch.device, tokens_at_once: int) -> Tensor:
         """Loss, targets and hits of a stream (see `spans.SUMS`); documents of similar length are read side by side."""
-        documents = sorted(self.documents(stream), key=len, reverse=True)
+        documents = sorted(self.documents.spans(len(stream)), key=len, reverse=True)
         require_fixed_state(model.config)
         require_positions(model.config, len(documents[0]))
         totals = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
