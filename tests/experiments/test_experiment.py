@@ -101,6 +101,18 @@ def test_what_the_table_decides_cannot_be_overridden(override: str, option: str)
         planned(["t2"], ["listops"], overrides=[override])
 
 
+def test_what_is_overridden_in_one_row_alone() -> None:
+    overrides = ["data.source=C:/texts", "t2:train.steps=3000", "train.steps=2000", "t2:optim.lr=0.5"]
+    t2, vanilla = planned(["t2", "vanilla"], ["listops"], overrides=overrides)
+    assert (t2.config.train.steps, t2.config.optim.lr) == (3000, 0.5), "whatever was said of all"
+    assert (vanilla.config.train.steps, vanilla.config.optim.lr) == (2000, 1e-4)
+    assert str(t2.config.data.source).endswith("C:/texts"), "a colon in a value is no name of a row"
+    with pytest.raises(ConfigError, match=r"'t3:train.steps=3000': there is no job of 't3' .*t2"):
+        planned(["t2"], ["listops"], overrides=["t3:train.steps=3000"])
+    with pytest.raises(ConfigError, match=r"differs from job to job .*--seeds"):
+        planned(["t2"], ["listops"], overrides=["t2:seed=1"])
+
+
 def test_a_model_that_cannot_be_built_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="multiple"):
         planned(["t2"], ["listops"], overrides=["model.num_attention_heads=3"])

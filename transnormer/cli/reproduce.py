@@ -12,7 +12,10 @@ def reproduce(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Which one, see `transnormer list tables`.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change in every job, e.g. train.steps=5000."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Keys to change in every job, e.g. train.steps=5000, or in those of one method: t2:train.steps=5000.",
+        ),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Rows, comma-separated, e.g. t1,t2,vanilla.", show_default="all")
@@ -69,10 +72,10 @@ def reproduce(
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
     """
     from transnormer.config.load import check_overrides
-    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
+    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan, split_override
     from transnormer.experiments.paper import experiment
 
-    check_overrides(overrides or [])
+    check_overrides(split_override(text)[1] for text in overrides or [])
     table = experiment(name)
     setup = chosen_setup(setup, table.setups)
     folder = table.folder(setup)

@@ -24,7 +24,7 @@ _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}
 
 @dataclass(frozen=True)
 class Selection:
-    """What a person asked for of an experiment."""
+    """What a person asked for of an experiment; an override is for every job, or for those of a row: 't2:key=value'."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -35,8 +35,17 @@ class Selection:
 
     @property
     def keys(self) -> list[str]:
-        """Those that are overridden."""
-        return [override.partition("=")[0].strip() for override in self.overrides]
+        """Those that are overridden, in any row."""
+        return [_key(split_override(override)[1]) for override in self.overrides]
+
+    def keys_of(self, row: str) -> list[str]:
+        """Those that are overridden in a row."""
+        return list(map(_key, self.overrides_of(row)))
+
+    def overrides_of(self, row: str) -> list[str]:
+        """What is overridden in a row, as key=value; what is said of the row alone comes last."""
+        split = list(map(split_override, self.overrides))
+        return [text for wanted in (None, row) for named, text in split if named == wanted]
 
 
 class Experiment(ABC):
@@ -163,8 +172,10 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
 
     Those that cannot work are named in one error, each with its reason.
     """
-    for key in selection.keys:
-        if key in _OPTION_OF:
+    for row, override in map(split_override, selection.overrides):
+        if row is not None and row not in selection.rows:
+            raise ConfigError(f"'{row}:{override}': there is no job of '{row}'", hint=did_you_mean(row, selection.rows))
+        if (key := _key(override)) in _OPTION_OF:
             raise ConfigError(f"{key} differs from job to job", hint=f"leave it out and use {_OPTION_OF[key]}")
     data = selection.data
     if data is not None and not data.is_dir():
@@ -184,12 +195,22 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                 with faults.of([name]):
                     recipe = experiment.recipe(column, selection.setup)
                     settings = experiment.settings(row, column, selection)
-                    arguments = [*settings, *selection.overrides, *stores[column], f"seed={seed}"]
+                    arguments = [*settings, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
                     config = load_config(recipe, arguments)
                     model_config(config.model)  # the config of a model checks its options
                     jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings)))
     faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
     return jobs
+
+
+def split_override(override: str) -> tuple[str | None, str]:
+    """The row that an override is for, None for all, and what it is for any command: key=value."""
+    row, colon, text = override.partition(":")
+    return (row.strip(), text) if colon and "=" not in row else (None, override)  # a colon may be in the value
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def recipe_folders(records: Sequence[Record]) -> set[str]:

@@ -211,8 +211,13 @@ def marks_in_words(table: Table, records: Records) -> list[str]:
         if regenerated := found.get("regenerated"):
             seed = regenerated["generated"]["seed"]
             lines.append(f"{column}: generated anew by the published procedure, seed {seed}.")
-    changes = sorted({f"{key}={json.dumps(value)}" for record in records for key, value in record.changes.items()})
-    return [*lines, f"{CHANGED} differs from the recipe: {', '.join(changes)}."] if changes else lines
+    changes: dict[str, dict[str, None]] = {}
+    for record in records:
+        for key, value in record.changes.items():
+            changes.setdefault(f"{key}={json.dumps(value)}", {})[(table.locate(record) or ("",))[0]] = None
+    ran = len(table.rows_that_ran(records))
+    named = [f"{text} ({', '.join(rows)})" if len(rows) < ran else text for text, rows in sorted(changes.items())]
+    return [*lines, f"{CHANGED} differs from the recipe: {', '.join(named)}."] if changes else lines
 
 
 def cost_in_words(records: Records) -> str:

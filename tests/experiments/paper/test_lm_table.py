@@ -77,6 +77,11 @@ def test_perplexities_and_ratios_beside_the_papers() -> None:
     assert "‡ differs from the recipe: train.steps=5" in LanguageModels().page(
         [record("t2", 1.0, 1.0, changes={"train.steps": 5})]
     )
+    steps = [
+        record("t2", 1.0, 1.0, changes={"train.steps": 5, "optim.lr": 1}),
+        record("t1", 1.0, 1.0, changes={"optim.lr": 1}),
+    ]
+    assert "‡ differs from the recipe: optim.lr=1, train.steps=5 (t2)." in LanguageModels().page(steps)
     assert "Rank correlation" not in page, "of two methods that the paper has there is no order to speak of"
     assert "–" in cells(LanguageModels().page([record("t2", 1.0, 1.0)]), "t2")[4], "no vanilla, no ratio"
 

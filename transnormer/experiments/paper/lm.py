@@ -133,7 +133,7 @@ class LanguageModels(Experiment):
     def settings(self, row: str, column: str, selection: Selection) -> list[str]:
         settings, layers = [f"model.preset={row}-lm"], load_config(self.recipe(column, column)).model.num_hidden_layers
         own, usual = preset_fields(f"{row}-lm").num_hidden_layers, SIZES["lm"]["num_hidden_layers"]
-        if layers and own != usual and "model.num_hidden_layers" not in selection.keys:
+        if layers and own != usual and "model.num_hidden_layers" not in selection.keys_of(row):
             # Methods that replace attention and feed-forward at once have more, thinner layers, at any size.
             settings.append(f"model.num_hidden_layers={layers * own // usual}")
         return settings

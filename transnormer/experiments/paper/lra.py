@@ -118,7 +118,7 @@ class LongRangeArena(Experiment):
     def settings(self, row: str, column: str, selection: Selection) -> list[str]:
         model = f"{row}-lra-{column}"
         left_out = load_config(self.recipe(column, selection.setup)).model.position_embedding == "none"
-        if not left_out or "model.position_embedding" in selection.keys or preset(model).position != "none":
+        if not left_out or "model.position_embedding" in selection.keys_of(row) or preset(model).position != "none":
             return [f"model.preset={model}"]
         # A recipe may leave absolute positions out; a method that does not rotate queries and keys needs them.
         return [f"model.preset={model}", "model.position_embedding=sinusoidal", "model.scale_embedding=true"]
