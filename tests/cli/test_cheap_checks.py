@@ -37,6 +37,7 @@ except SystemExit as ending:
         ("resume new", "new is not a run folder"),
         ("resume broken", "train.stepz: no such key"),
         ("eval new", "new is not a run folder"),
+        ("eval run --carry --stride 4", "--carry reads without windows"),
         ("generate new", "new does not exist"),
         ("generate full", "neither a run folder nor a model folder"),
         ("export new --out other", "new does not exist"),

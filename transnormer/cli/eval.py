@@ -76,14 +76,28 @@ def evaluate(
     else:
         scored = _score(run, on, checkpoint, text or [], context, stride, carry, contexts)
     _show(scored)
-    parts = ["contexts" if contexts else "text" if text else "eval", weights.value, *([] if text else [on])]
-    parts += [f"{name}{number}" for name, number in (("context", context), ("stride", stride)) if number]
-    target = out or (run / f"{'-'.join([*parts, *(['carry'] if carry else [])])}.json" if is_run else None)
+    target = out or (run / _name(weights, on, text, context, stride, carry, contexts) if is_run else None)
     if target is None:
         return
     _write(target, scored)
     if contexts:
         _draw(target.with_suffix(".svg"), [target, *(beside or [])])
+
+
+def _name(
+    weights: Weights,
+    split: str,
+    text: list[Path] | None,
+    context: int | None,
+    stride: int | None,
+    carry: bool,
+    contexts: str | None,
+) -> str:
+    """The file of a result in its run folder; every eval-*.json is about a split, as readers of run folders expect."""
+    kind = "contexts" if contexts else "text" if text else "eval"
+    what = "" if kind == "text" else "-text" if text else f"-{split}"
+    options = [f"-{name}{number}" for name, number in (("context", context), ("stride", stride)) if number]
+    return f"{kind}-{weights.value}{what}{''.join(options)}{'-carry' if carry else ''}.json"
 
 
 def _check_options(
@@ -95,7 +109,10 @@ def _check_options(
     contexts: str | None,
     beside: list[Path] | None,
 ) -> None:
-    """Refuse options that contradict each other."""
+    """Refuse options that contradict each other, and files that cannot be read."""
+    from transnormer.data.excerpts import whole_file
+    from transnormer.report.context_curves import read_contexts
+
     if split and text:
         raise ConfigError("--split and --text are two texts to score", "leave one of them out")
     if carry and (stride or context):
@@ -105,6 +122,10 @@ def _check_options(
         raise ConfigError("--contexts stands alone", "leave --carry, --stride and --context out")
     if beside and not contexts:
         raise ConfigError("--beside is for the plot of --contexts", "add --contexts 128,256,512")
+    for file in text or []:
+        whole_file(file)
+    for file in beside or []:
+        read_contexts(file)
 
 
 def _score(
@@ -134,7 +155,7 @@ def _show(scored: dict[str, Any]) -> None:
     print_text(f"{model} on {scored['split'] if 'split' in scored else ', '.join(scored['texts'])}")
     if "contexts" in scored:
         ways = ("windows", "positions")
-        rows = [(row["context"], *(row[way]["perplexity"] for way in ways)) for row in scored["contexts"]]
+        rows = [(f"{row['context']:,}", *(row[way]["perplexity"] for way in ways)) for row in scored["contexts"]]
         print_table(["context", *(f"perplexity, {way}" for way in ways)], rows)
     else:
         print_table(["metric", "value"], scored["metrics"].items())

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.errors import DataError
-from transnormer.report.curves import Curve, draw_curves
 
 
 def draw_contexts(files: Sequence[Path]) -> str:
@@ -17,7 +16,9 @@ def draw_contexts(files: Sequence[Path]) -> str:
 
     Of text in bytes the curves are bits per byte, of any other perplexities.
     """
-    read = [_read(file) for file in files]
+    from transnormer.report.curves import Curve, draw_curves  # matplotlib, which reading does not need
+
+    read = [read_contexts(file) for file in files]
     in_bytes = all(scored["counts"]["bytes"] == scored["counts"]["tokens"] for scored in read)
     curves = []
     for scored in read:
@@ -35,7 +36,8 @@ def draw_contexts(files: Sequence[Path]) -> str:
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_contexts(file: Path) -> dict[str, Any]:
+    """What `transnormer eval --contexts` wrote; a DataError names a file that is something else."""
     hint = "give a file that `transnormer eval RUN --contexts ...` wrote"
     try:
         scored = json.loads(file.read_text(encoding="utf-8"))
