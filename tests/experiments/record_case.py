@@ -32,6 +32,7 @@ def record_tree(task: str, method: str, seed: int = 42, accuracy: float = 0.5, *
         "test": {"step": 3, "metrics": {"accuracy": accuracy}},
         "protocol": "skyformer: any",
         "data": PUBLISHED,
+        "parent": None,
         "parameters": 1000,
         "steps": 509_034,
         "seconds": 1234.5,

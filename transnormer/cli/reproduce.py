@@ -72,10 +72,10 @@ def reproduce(
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
     """
     from transnormer.config.load import check_overrides
-    from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan, split_override
+    from transnormer.experiments.experiment import Selection, bare, chosen, chosen_seeds, chosen_setup, plan
     from transnormer.experiments.paper import experiment
 
-    check_overrides(split_override(text)[1] for text in overrides or [])
+    check_overrides(map(bare, overrides or []))
     table = experiment(name)
     setup = chosen_setup(setup, table.setups)
     folder = table.folder(setup)

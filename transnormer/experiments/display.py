@@ -31,6 +31,7 @@ class State(StrEnum):
     finished = "finished"
     failed = "failed"
     stopped = "stopped"
+    blocked = "not run"  # its parent failed
 
 
 @dataclass

@@ -6,15 +6,16 @@ To add one, write `paper/<name>.py` with a subclass of `Experiment` and name it 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+from transnormer.config.init_folder import model_keys
 from transnormer.config.load import PREPARATION_KEYS, load_config
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.experiments.faults import Faults
-from transnormer.experiments.job import Job
+from transnormer.experiments.job import INIT_KEY, Job
 from transnormer.experiments.record import Record
 from transnormer.experiments.table import Table, cost, cost_in_words, marks_in_words, seeds_in_words
 from transnormer.models.presets import model_config
@@ -36,7 +37,8 @@ class Selection:
     @property
     def keys(self) -> list[str]:
         """Those that are overridden, in any row."""
-        return [_key(split_override(override)[1]) for override in self.overrides]
+        split = map(split_override, self.overrides)
+        return [_key(text) for named, text in split if named is None or named in self.rows]
 
     def keys_of(self, row: str) -> list[str]:
         """Those that are overridden in a row."""
@@ -46,6 +48,17 @@ class Selection:
         """What is overridden in a row, as key=value; what is said of the row alone comes last."""
         split = list(map(split_override, self.overrides))
         return [text for wanted in (None, row) for named, text in split if named == wanted]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A job of an experiment, by its place in it."""
+
+    experiment: Experiment
+    row: str
+    column: str
+    seed: int
+    setup: str
 
 
 class Experiment(ABC):
@@ -89,6 +102,10 @@ class Experiment(ABC):
         Only the latter is a difference from the recipe that a table marks.
         """
 
+    def parent(self, row: str, column: str, seed: int, selection: Selection) -> Cell | None:
+        """The job whose final weights those of a row and column begin with; `settings` must name their preset."""
+        return None
+
     def data_name(self, column: str) -> str:
         """What `transnormer data prepare` calls the data of a column."""
         return column
@@ -126,6 +143,11 @@ class Experiment(ABC):
     def folder(self, setup: str) -> str:
         """Where the jobs of a set-up lie, in runs/ and in results/."""
         return self.home if setup == next(iter(self.setups)) else f"{self.home}-{setup}"
+
+    def place_of(self, home: str, folder: Path) -> Path:
+        """Where jobs of another experiment lie: beside a folder that is named as this one's are, or in any other."""
+        is_usual = folder.name in {self.folder(setup) for setup in self.setups}
+        return (folder.parent if is_usual else folder) / home
 
     def page_file(self, results: Path) -> Path:
         """Beside the records."""
@@ -172,10 +194,11 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
 
     Those that cannot work are named in one error, each with its reason.
     """
+    addressees = [*selection.rows, *_experiments_of_parents(experiment, selection)]
     for row, override in map(split_override, selection.overrides):
-        if row is not None and row not in selection.rows:
-            raise ConfigError(f"'{row}:{override}': there is no job of '{row}'", hint=did_you_mean(row, selection.rows))
-        if (key := _key(override)) in _OPTION_OF:
+        if row is not None and row not in addressees:
+            raise ConfigError(f"'{row}:{override}': there is no job of '{row}'", hint=did_you_mean(row, addressees))
+        if (key := _key(bare(override))) in _OPTION_OF:
             raise ConfigError(f"{key} differs from job to job", hint=f"leave it out and use {_OPTION_OF[key]}")
     data = selection.data
     if data is not None and not data.is_dir():
@@ -187,7 +210,7 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
     for column in selection.columns:
         with faults.of(job_name(row, column, seed) for seed in selection.seeds for row in selection.rows):
             stores[column] = _store(experiment, column, selection)
-    jobs = []
+    jobs, parent_of = [], _parents(experiment, selection, runs)
     for seed in selection.seeds:
         for row in selection.rows:
             for column in stores:
@@ -195,10 +218,16 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
                 with faults.of([name]):
                     recipe = experiment.recipe(column, selection.setup)
                     settings = experiment.settings(row, column, selection)
-                    arguments = [*settings, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
+                    parent = parent_of(row, column, seed)
+                    init = [f"model.init={parent.folder.absolute()}"] if parent else []
+                    arguments = [*settings, *init, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
                     config = load_config(recipe, arguments)
                     model_config(config.model)  # the config of a model checks its options
-                    jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings)))
+                    if config.model.init and not parent:
+                        model_keys(Path(config.model.init))  # and this, that there is a model in it
+                    jobs.append(
+                        Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings), parent)
+                    )
     faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
     return jobs
 
@@ -209,8 +238,43 @@ def split_override(override: str) -> tuple[str | None, str]:
     return (row.strip(), text) if colon and "=" not in row else (None, override)  # a colon may be in the value
 
 
+def bare(override: str) -> str:
+    """An override as any command reads it, whomever it is for."""
+    named, text = split_override(override)
+    return text if named is None else bare(text)
+
+
 def _key(override: str) -> str:
     return override.partition("=")[0].strip()
+
+
+def _experiments_of_parents(experiment: Experiment, selection: Selection) -> list[str]:
+    places = [(row, column, seed) for seed in selection.seeds for row in selection.rows for column in selection.columns]
+    cells = [experiment.parent(*place, selection) for place in places]
+    return list(dict.fromkeys(cell.experiment.name for cell in cells if cell))
+
+
+def _parents(experiment: Experiment, selection: Selection, runs: Path) -> Callable[[str, str, int], Job | None]:
+    """By row, column and seed: the job whose weights another begins with, each planned once; none with `model.init`.
+
+    It runs on the same device.
+    """
+    planned: dict[Cell, Job] = {}
+    split = list(map(split_override, selection.overrides))
+    device = [text for named, text in split if named is None and _key(text) == "train.device"]
+
+    def find(row: str, column: str, seed: int) -> Job | None:
+        cell = None if INIT_KEY in selection.keys_of(row) else experiment.parent(row, column, seed, selection)
+        if cell is not None and cell not in planned:
+            home = cell.experiment.folder(cell.setup)
+            theirs = [text for named, text in split if named == cell.experiment.name]
+            overrides = [*device, *(text for text in theirs if split_override(text)[0] in (None, cell.row))]
+            only = Selection([cell.row], [cell.column], [cell.seed], cell.setup, selection.data, overrides)
+            (job,) = plan(cell.experiment, only, experiment.place_of(home, runs))
+            planned[cell] = replace(job, home=home)
+        return planned[cell] if cell else None
+
+    return find
 
 
 def recipe_folders(records: Sequence[Record]) -> set[str]:

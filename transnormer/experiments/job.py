@@ -18,11 +18,12 @@ from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
 from transnormer.files import is_locked
 from transnormer.journal import last_line
-from transnormer.train.checkpoint import list_checkpoints
+from transnormer.train.checkpoint import MANIFEST, list_checkpoints
 from transnormer.train.run_folder import RunFolder
 
 PLACE_KEYS = frozenset({"data.store", "data.source", "train.device"})  # where a job ran, not what it is
 PROGRAM: tuple[str, ...] = (sys.executable, "-m", "transnormer")
+INIT_KEY = "model.init"  # of a job with a parent: likewise
 _IDLE = frozenset(PREPARATION_KEYS)  # without effect beside a prepared store
 
 
@@ -41,11 +42,20 @@ class Job:
     config: RunConfig
     arguments: tuple[str, ...]
     settings: tuple[str, ...] = ()
+    # The job whose final weights it begins with, which must be finished before; its folder is `model.init`.
+    parent: Job | None = None
+    # Of a parent that is a job of another experiment: the name of the folders where its run and its record lie.
+    home: str | None = None
 
     @cached_property
     def identity(self) -> str:
         """The hash of what it is."""
-        return identity_of(self.config)
+        return identity_of(self.config, self.parent)
+
+    @property
+    def place_keys(self) -> frozenset[str]:
+        """What of its config says where it ran, or where its parent did."""
+        return PLACE_KEYS | {INIT_KEY} if self.parent else PLACE_KEYS
 
     @property
     def recipe(self) -> str:
@@ -86,6 +96,13 @@ class Job:
         """The outcome of a finished run, None for any other."""
         return RunFolder(self.folder).read_result()
 
+    def weights_hash(self) -> str | None:
+        """The sha256 of its final weights as their manifest says it; None for a run that is not finished."""
+        manifest = RunFolder(self.folder).final / MANIFEST
+        if not manifest.is_file():
+            return None
+        return json.loads(manifest.read_text(encoding="utf-8"))["files"]["model.safetensors"]["sha256"]
+
     def saved_step(self) -> int:
         """The step of its newest checkpoint, from which it would be resumed."""
         saved = list_checkpoints(RunFolder(self.folder).checkpoints)
@@ -115,11 +132,18 @@ class Job:
             except ConfigError as error:
                 raise ConfigError(error.message, hint="move it away, or choose another --runs") from error
             return
-        free = PLACE_KEYS if run.result_file.is_file() else frozenset()
+        free = self.place_keys if run.result_file.is_file() else frozenset()
         if changed := differences(run.read_config(), self.config, besides=free):
             raise ConfigError(
                 f"{self.folder} was made with another config: {in_words(changed)}",
                 hint="give the same settings again, move it away, or choose another --runs",
+            )
+        began_with, weights = run.read_initial(), self.parent and self.parent.weights_hash()
+        if began_with and weights and began_with["sha256"] != weights:
+            assert self.parent is not None
+            raise ConfigError(
+                f"{self.folder} began with other weights than those in {self.parent.folder}",
+                hint="move it away, or choose another --runs",
             )
 
     def is_being_written(self) -> bool:
@@ -127,9 +151,11 @@ class Job:
         return is_locked(RunFolder(self.folder).lock_file)
 
 
-def identity_of(config: RunConfig) -> str:
+def identity_of(config: RunConfig, parent: Job | None = None) -> str:
     """A hex digest that two configs share exactly when they describe the same job, wherever it runs."""
     keys = flat(config.model_dump(mode="json"))
+    if parent is not None:
+        keys[INIT_KEY] = parent.identity
     if config.data.store is not None:
         keys |= {key: all_keys()[key].default for key in _IDLE & keys.keys()}
     canonical = json.dumps({key: value for key, value in keys.items() if key not in PLACE_KEYS}, sort_keys=True)

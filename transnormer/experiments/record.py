@@ -56,6 +56,14 @@ class Hardware(_Strict):
     gpus: list[str]
 
 
+class Parent(_Strict):
+    """The job whose final weights a job began with, and their sha256."""
+
+    name: str
+    config_hash: str
+    sha256: str
+
+
 class Record(_Strict):
     """A finished job: what it was, what it achieved, at what cost, and from what it can be repeated."""
 
@@ -78,6 +86,7 @@ class Record(_Strict):
     test: Scores | None  # of the same checkpoint, for a task that has such a split
     protocol: str
     data: Data
+    parent: Parent | None = None  # older records do not have the key
 
     parameters: int
     steps: int

@@ -13,8 +13,8 @@ from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
-from transnormer.experiments.job import PLACE_KEYS, Job, differences, in_words
-from transnormer.experiments.record import Data, Hardware, Record, Scores, execution_in
+from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
+from transnormer.experiments.record import Data, Hardware, Parent, Record, Scores, execution_in
 from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, task_entry
 from transnormer.train.run_folder import RunFolder
@@ -24,7 +24,7 @@ _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest
 
 def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
     """Everything about a finished job; `ended` is None where this runner did not see it run."""
-    changes = differences(load_config(job.recipe, job.settings), job.config, besides={"seed"} | PLACE_KEYS)
+    changes = differences(load_config(job.recipe, job.settings), job.config, besides={"seed"} | job.place_keys)
     best, test = result["best"], result["test"]
     written = RunFolder(job.folder).result_file.stat().st_mtime
     return Record(
@@ -33,7 +33,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         preset=job.config.model.name,
         seed=job.config.seed,
         recipe=job.recipe,
-        changes={key: now for key, (_, now) in changes.items()},
+        changes={key: Path(now).name if key == INIT_KEY else now for key, (_, now) in changes.items()},
         config=_without_folders(job.config),
         config_hash=job.identity,
         command=["transnormer", "train", *(without_folder(argument) for argument in job.arguments)],
@@ -43,6 +43,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         valid=best and Scores(step=best["step"], metrics=best["metrics"]),
         test=test and Scores(step=test["step"], metrics=test["metrics"]),
         data=data_of(store),
+        parent=_parent_in(job, result),
         wall_steps_per_second=_wall_rate(result["steps"], ended),
         jobs_at_once=ended.at_once if ended else None,
         resumed_after=ended.first_step if ended else None,
@@ -56,6 +57,12 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
             )
         },
     )
+
+
+def _parent_in(job: Job, result: dict[str, Any]) -> Parent | None:
+    if (parent := job.parent) is None:
+        return None
+    return Parent(name=parent.name, config_hash=parent.identity, sha256=result["init"]["sha256"])
 
 
 def data_of(store: Store) -> Data:
@@ -89,10 +96,15 @@ def check_record(record: Record, job: Job, path: Path, store: Store | None) -> N
 
     Without a store or files the data would be prepared, and the config says which they would be.
     """
-    if changed := differences(_config_of(record, path), job.config, besides=PLACE_KEYS):
+    if changed := differences(_config_of(record, path), job.config, besides=job.place_keys):
         raise ConfigError(
             f"{path} was made with another config: {in_words(changed)}",
             hint="give the same settings again, move it away, or choose another --results",
+        )
+    if (record.parent and record.parent.config_hash) != (job.parent and job.parent.identity):
+        raise ConfigError(
+            f"{path} began with other weights: those of {record.parent.name if record.parent else 'no job'}",
+            hint="move it away, or choose another --results",
         )
     data, difference = record.data, None
     if store is not None:
@@ -119,9 +131,9 @@ def _wall_rate(steps: int, ended: Worker | None) -> float | None:
 def _without_folders(config: RunConfig) -> dict[str, Any]:
     """Records are published: an absolute path keeps its name only."""
     tree = config.model_dump(mode="json")
-    for key in ("store", "source"):
-        if (value := tree["data"][key]) is not None and Path(value).is_absolute():
-            tree["data"][key] = Path(value).name
+    for section, key in (("data", "store"), ("data", "source"), ("model", "init")):
+        if (value := tree[section].get(key)) is not None and Path(value).is_absolute():
+            tree[section][key] = Path(value).name
     return tree
 
 

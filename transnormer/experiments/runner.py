@@ -70,10 +70,11 @@ class Runner:
         if conflict := self.experiment.conflict(found, self.jobs):
             raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
         self.records = _of_jobs(found, self.jobs)
+        self.stores: dict[str, Store] = {}
         faults = Faults()
-        self.stores = _open_stores([job for job in self.jobs if job.has_store], faults)
-        self._check_what_is_there(faults)
+        self._check_what_is_there(self.jobs, faults)
         self.todo = [job for job in self.jobs if job.identity not in self.records and job.result() is None]
+        self._add_parents(faults)
         self._check_what_is_to_run(faults)
         faults.raise_if_any(len(self.jobs))
         self.at_once = max(1, min(self.workers or JOBS_AT_ONCE[self.device], len(self.todo)))
@@ -89,7 +90,7 @@ class Runner:
         A runner whose time is up has done what it was asked for: that is no error.
         """
         starts = self._announce(display.say)
-        for folder in (self.results, self.runs):
+        for folder in self._folders():
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
@@ -99,7 +100,7 @@ class Runner:
             self._record_what_is_finished()
             self._write_page()
             pool = WorkerPool(self.at_once, self._shared_gpu(stack, display.say))
-            found = [(job, self.records.get(job.identity)) for job in self.jobs]
+            found = [(job, None if job in self.todo else self.records.get(job.identity)) for job in self.jobs]
             statuses = [JobStatus(job, State.finished if record else State.waiting, record) for job, record in found]
             scheduler = Scheduler(statuses, pool, display, self._on_finished, self.budget)
             with display:
@@ -130,14 +131,29 @@ class Runner:
             if folder.exists() and not folder.is_dir():
                 raise ConfigError(f"{option}: {folder} is a file, not a folder", hint=f"choose another {option}")
 
-    def _check_what_is_there(self, faults: Faults) -> None:
-        """Runs and records of earlier runners."""
-        for job in self.jobs:
+    def _add_parents(self, faults: Faults) -> None:
+        """Before the jobs that are to run, those whose weights they begin with; a record alone has no weights."""
+        parents = list({job.parent.identity: job.parent for job in self.todo if job.parent}.values())
+        for job in parents:
+            if job.result():
+                self.records |= _of_jobs(read_records(self._results_of(job)), [job])
+        self._check_what_is_there(parents, faults)
+        self.todo = [*(job for job in parents if job.result() is None), *self.todo]
+        self.jobs = [*parents, *self.jobs]
+
+    def _results_of(self, job: Job) -> Path:
+        """Where the record of a job goes."""
+        return self.experiment.place_of(job.home, self.results) if job.home else self.results
+
+    def _check_what_is_there(self, jobs: Sequence[Job], faults: Faults) -> None:
+        """Data that are prepared, and runs and records of earlier runners."""
+        self.stores |= _open_stores([job for job in jobs if job.has_store], faults)
+        for job in jobs:
             with faults.of([job.name]):
                 job.check_folder()
                 store = self.stores.get(job.data_key)
                 if record := self.records.get(job.identity):
-                    check_record(record, job, self.results / f"{record.name}.json", store)
+                    check_record(record, job, self._results_of(job) / f"{record.name}.json", store)
                 elif store and job.result():
                     _check_data(job, store)
 
@@ -179,9 +195,14 @@ class Runner:
             say("time that is left goes to the first of those that do not fit; they are stopped with a checkpoint")
         return self.budget.allows_a_start
 
+    def _folders(self) -> list[Path]:
+        """All that is written to."""
+        return list(dict.fromkeys(each for job in self.jobs for each in (self._results_of(job), job.folder.parent)))
+
     def _be_alone(self, stack: ExitStack) -> None:
         try:
-            stack.enter_context(RunFolder(self.runs).lock())
+            for folder in dict.fromkeys(job.folder.parent for job in self.jobs):
+                stack.enter_context(RunFolder(folder).lock())
         except RunInUseError as error:
             raise RunInUseError(error.message, hint="wait for it to end, or choose another --runs") from error
 
@@ -212,7 +233,7 @@ class Runner:
 
     def _record(self, job: Job, result: dict[str, Any], ended: Worker | None) -> Record:
         record = record_of(job, result, self.stores[job.data_key], ended)
-        record.write(self.results)
+        record.write(self._results_of(job))
         self.records[job.identity] = record
         self._write_page()
         return record
@@ -238,6 +259,7 @@ class Runner:
     def _conclude(self, scheduler: Scheduler, say: Callable[[str], None]) -> None:
         """Say what there is and what is left; a signal or a failed job decides the exit code."""
         failed, left = scheduler.those(State.failed), scheduler.those(State.waiting, State.stopped)
+        blocked = scheduler.those(State.blocked)
         say(f"table: {self.experiment.page_file(self.results)}")
         if left:
             say(f"left: {_names(left)}; the same command goes on with them")
@@ -248,7 +270,8 @@ class Runner:
             )
         if failed:
             raise TransNormerError(
-                f"{len(failed)} of {len(self.jobs)} jobs failed: {_names(failed)}",
+                f"{len(failed)} of {len(self.jobs)} jobs failed: {_names(failed)}"
+                + (f"; not run, for they begin with their weights: {_names(blocked)}" if blocked else ""),
                 hint=f"their logs are {self.runs}/*.log; the same command tries them again",
             )
 

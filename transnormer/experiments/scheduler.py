@@ -75,6 +75,20 @@ class Scheduler:
         self._told += 1
         self.pool.stop()
 
+    def _parent_of(self, status: JobStatus) -> JobStatus | None:
+        parent = status.job.parent
+        return next((each for each in self.statuses if parent and each.job.identity == parent.identity), None)
+
+    def _is_ready(self, status: JobStatus) -> bool:
+        """Whether a job is waiting for nothing but a place; one whose parent cannot finish is not run."""
+        if status.state is not State.waiting:
+            return False
+        parent = self._parent_of(status)
+        if parent and parent.state in (State.failed, State.blocked):
+            status.state = State.blocked
+            self.display.say(f"{status.job.name}: not run, {parent.job.name}, with whose weights it begins, failed")
+        return status.state is State.waiting and (parent is None or parent.state is State.finished)
+
     def _fill_the_pool(self) -> None:
         while not self.pool.is_full and (status := self._next()):
             self.pool.start(status.job)
@@ -84,7 +98,7 @@ class Scheduler:
 
     def _next(self) -> JobStatus | None:
         """The first waiting job that is expected to end in time; if there is none, the first that can make a step."""
-        waiting = [status for status in self.statuses if status.state is State.waiting]
+        waiting = [status for status in self.statuses if self._is_ready(status)]
         budget = self.budget
         if budget is None:
             return next(iter(waiting), None)
