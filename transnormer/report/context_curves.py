@@ -1,4 +1,4 @@
-"""Perplexity against context length as a plot, from the files that `transnormer eval --contexts` writes."""
+"""Perplexity against context length as a plot and a table, from the files that `transnormer eval --contexts` writes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.errors import DataError
+from transnormer.experiments.table import NONE, markdown
+
+_WAYS = ("windows", "positions")
 
 
 def draw_contexts(files: Sequence[Path]) -> str:
@@ -19,20 +22,43 @@ def draw_contexts(files: Sequence[Path]) -> str:
     from transnormer.report.curves import Curve, draw_curves  # matplotlib, which reading does not need
 
     read = [read_contexts(file) for file in files]
-    in_bytes = all(scored["counts"]["bytes"] == scored["counts"]["tokens"] for scored in read)
+    in_bytes = all(map(_is_in_bytes, read))
     curves = []
     for scored in read:
         label = f"{Path(scored.get('run') or scored['model']).name}, trained at {scored['trained_at']}"
         sizes = [row["context"] for row in scored["contexts"]]
-        for way in ("windows", "positions"):
-            losses = [float(row[way]["loss"]) for row in scored["contexts"]]  # an infinite one is a text
-            y = [loss / math.log(2) if in_bytes else math.exp(min(loss, 700)) for loss in losses]
-            curves.append(Curve(label, sizes, y, dots=way == "positions"))
+        for way in _WAYS:
+            curves.append(Curve(label, sizes, _values(scored, way, in_bytes), dots=way == "positions"))
     return draw_curves(
         curves,
         x_label="context c in tokens (dots: positions c/2 to c of a stream, lines: windows of c)",
         y_label="bits per byte" if in_bytes else "perplexity",
         doubling=True,
+    )
+
+
+def contexts(results: Path) -> str | None:
+    """The curves of results/contexts as one table, with their plots; None where there are none."""
+    files = sorted((results / "contexts").glob("*.json"))
+    if not files:
+        return None
+    columns, cells = ["context c"], {}
+    for file in files:
+        scored = read_contexts(file)
+        in_bytes = _is_in_bytes(scored)
+        of = f"{scored['data']['store']}, {scored['split']}" if "split" in scored else "a text"
+        unit = "bits per byte" if in_bytes else "perplexity"
+        columns.append(f"{file.stem} (trained at {scored['trained_at']:,}; {of}; {unit})")
+        both = zip(*(_values(scored, way, in_bytes) for way in _WAYS), strict=True)
+        for row, values in zip(scored["contexts"], both, strict=True):
+            cells[row["context"], file] = " / ".join(f"{value:.{3 if in_bytes else 2}f}" for value in values)
+    rows = [[f"{c:,}", *(cells.get((c, file), NONE) for file in files)] for c in sorted({c for c, _ in cells})]
+    plots = [file.with_suffix(".svg") for file in files if file.with_suffix(".svg").is_file()]
+    images = "".join(f"\n![{plot.stem}](../{plot.relative_to(results.parent).as_posix()})\n" for plot in plots)
+    return (
+        "**Perplexity against context length** (`transnormer eval RUN --contexts ...`; windows of c / positions c/2 to "
+        "c - 1 of a stream, the same targets at every c: [evaluation](evaluation.md)):\n\n"
+        f"{markdown(columns, rows)}\n{images}"
     )
 
 
@@ -47,3 +73,13 @@ def read_contexts(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} holds no context curve", hint) from error
     return scored
+
+
+def _is_in_bytes(scored: dict[str, Any]) -> bool:
+    return scored["counts"]["bytes"] == scored["counts"]["tokens"]
+
+
+def _values(scored: dict[str, Any], way: str, in_bytes: bool) -> list[float]:
+    """Bits per byte, or perplexities, infinite where no float holds them."""
+    losses = [float(row[way]["loss"]) for row in scored["contexts"]]  # JSON has an infinite one as a text
+    return [loss / math.log(2) if in_bytes else math.exp(loss) if loss < 700 else math.inf for loss in losses]

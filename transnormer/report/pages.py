@@ -15,6 +15,7 @@ from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
 from transnormer.report.bench_tables import Section
+from transnormer.report.context_curves import contexts
 from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.markdown import replaced
 
@@ -22,6 +23,7 @@ from transnormer.report.markdown import replaced
 IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)
 IN_RESULTS: tuple[Section, ...] = (
     lm.summary,
+    contexts,
     bench_tables.training_runs,
     bench_tables.vocabularies,
     bench_tables.decoding,
