@@ -46,6 +46,33 @@ def lra_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
+def glue_bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """vocab.json and merges.txt as GPT-2 has them, of a few hundred tokens."""
+    from glue_files import write_bpe
+
+    return write_bpe(tmp_path_factory.mktemp("bpe"))
+
+
+@pytest.fixture(scope="session")
+def glue_store(tmp_path_factory: pytest.TempPathFactory, glue_bpe: Path) -> Callable[[str], Path]:
+    """glue_store("mnli") -> a tiny store, made once."""
+    from glue_files import write_task
+
+    from transnormer.data.glue.prepare import prepare
+
+    made: dict[str, Path] = {}
+
+    def find(task: str) -> Path:
+        if task not in made:
+            folder = tmp_path_factory.mktemp("glue")
+            source = write_task(folder / "source", task)
+            made[task] = prepare(f"glue/{task}", folder / task, source=source, tokenizer=f"roberta:{glue_bpe}")
+        return made[task]
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def fork_server() -> Iterator[str]:
     """The socket of a process that forks real `transnormer` commands, without the imports of each."""
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from transnormer.data.glue.spec import SPECS
-from transnormer.data.tokenizers import roberta_bpe, train_bpe
+from transnormer.data.tokenizers import train_bpe
 
 TASKS = [name.partition("/")[2] for name in SPECS]
 WORDS = {"train": 40, "valid": 12, "valid_mismatched": 10, "test": 7, "test_mismatched": 5}  # examples in each split
@@ -37,10 +37,11 @@ ENDS = {"mrpc": "\r\n"}
 
 
 def example(task: str, split: str, number: int) -> tuple[tuple[str, ...], int]:
-    """Texts and class: the first word tells the class, and quotes are part of a text."""
+    """Texts and class: a word tells the class, and quotes are part of a text."""
     spec = SPECS[f"glue/{task}"]
     label = (number + len(split)) % len(spec.labels)
-    texts = (f'{["good", "bad", "odd"][label]} film {number} of "{split}', f"naïve answer {number * 7}")
+    word = ("good", "bad", "none of both")[label]
+    texts = (f'{word} {word} film {number} of "{split}', f"{word}, a naïve answer {number * 7}")
     return texts[: len(spec.texts)], label
 
 
@@ -75,15 +76,14 @@ def write_original_mrpc(folder: Path) -> Path:
     return folder
 
 
-def write_bpe(folder: Path) -> Path:
-    """vocab.json and merges.txt as GPT-2 has them, of a few hundred tokens."""
+def write_bpe(folder: Path, texts: list[str] | None = None) -> Path:
+    """vocab.json and merges.txt as GPT-2 has them, of a few hundred tokens, learned from texts or from our examples."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = [" ".join(example(task, "train", n)[0]) for task in TASKS for n in range(40)]
-    model = json.loads(train_bpe(texts, 320).backend_tokenizer.to_str())["model"]
+    ours = [" ".join(example(task, "train", n)[0]) for task in TASKS for n in range(40)]
+    model = json.loads(train_bpe(texts or ours, 320).backend_tokenizer.to_str())["model"]
     specials = {"<pad>", "<eos>", "<mask>"}
     vocabulary = {token: number for token, number in model["vocab"].items() if token not in specials}
     (folder / "vocab.json").write_text(json.dumps({**vocabulary, "<|endoftext|>": len(vocabulary)}))
     merges = [" ".join(pair) for pair in model["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
-    roberta_bpe(folder / "vocab.json", folder / "merges.txt")
     return folder

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from glue_files import LABELLED, TASKS, WORDS, example, write_bpe, write_original_mrpc, write_task
+from glue_files import LABELLED, TASKS, WORDS, example, write_original_mrpc, write_task
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,14 +20,14 @@ from transnormer.errors import ConfigError, DataError
 WORD = st.sampled_from(["good", "a film", "naïve", "x" * 30, "\u2009", "1 2 3 4 5"])
 
 
-@pytest.fixture(scope="module")
-def bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_bpe(tmp_path_factory.mktemp("bpe"))
+@pytest.fixture
+def bpe(glue_bpe: Path) -> Path:
+    return glue_bpe
 
 
 @pytest.fixture(scope="module")
-def tokenizer(bpe: Path):
-    return roberta_bpe(bpe / "vocab.json", bpe / "merges.txt")
+def tokenizer(glue_bpe: Path):
+    return roberta_bpe(glue_bpe / "vocab.json", glue_bpe / "merges.txt")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import torch
 from lra_files import lra_config
 from scoring import sums_of
 
+from transnormer.config.load import load_config
 from transnormer.errors import ConfigError
 from transnormer.tasks.contract import Task
 from transnormer.tasks.registry import TASKS, build_task, list_tasks
@@ -12,8 +13,11 @@ from transnormer.tasks.registry import TASKS, build_task, list_tasks
 LRA = [f"lra/{name}" for name in ("image", "listops", "pathfinder", "retrieval", "text")]
 
 
+GLUE = [f"glue/{name}" for name in ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2")]
+
+
 def test_the_names():
-    assert list_tasks() == ["causal_lm", *LRA, "masked_lm"]
+    assert list_tasks() == ["causal_lm", *GLUE, *LRA, "masked_lm"]
 
 
 def test_an_unknown_task_suggests_the_nearest(configure):
@@ -26,13 +30,16 @@ def task(request: pytest.FixtureRequest) -> Task:
     if request.param in LRA:
         store = request.getfixturevalue("lra_store")(request.param)
         return build_task(lra_config(request.param, store, lra__valid_examples=2))
+    if request.param in GLUE:
+        store = request.getfixturevalue("glue_store")(request.param.partition("/")[2])
+        return build_task(load_config(request.param, [f"data.store={store}", "model.preset=t2-tiny"]))
     return build_task(request.getfixturevalue("configure")(task=request.param, eval_windows=2))
 
 
 def test_every_task_keeps_the_contract(task: Task, request: pytest.FixtureRequest):
     assert task.name == request.node.callspec.params["task"]
     assert TASKS[task.name].about
-    assert ("window" in task.protocol) != (task.name in LRA)
+    assert ("window" in task.protocol) != (task.name in LRA + GLUE)
     assert "\n" not in task.protocol
     assert task.num_train_samples > 0
     torch.manual_seed(0)

@@ -19,6 +19,7 @@ from transnormer.cli.explain import explain
 from transnormer.cli.export import export
 from transnormer.cli.generate import generate
 from transnormer.cli.list import show_list
+from transnormer.cli.predict import predict
 from transnormer.cli.report import report
 from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
@@ -38,6 +39,7 @@ app.command("demo")(demo)
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)
+app.command("predict")(predict)
 app.command("generate")(generate)
 app.add_typer(data.app, name="data")
 app.command("list")(show_list)

@@ -66,7 +66,9 @@ def _recipes() -> None:
     rows = []
     for name in list_recipes():
         config = load_config(name)
-        rows.append((name, about_recipe(name), config.task, config.model.name, f"{config.train.steps:,}"))
+        counts_epochs = config.task.startswith("glue/") and config.glue.epochs
+        length = f"{config.glue.epochs:g} epochs" if counts_epochs else f"{config.train.steps:,}"
+        rows.append((name, about_recipe(name), config.task, config.model.name, length))
     print_table(["recipe", "what it is", "task", "preset", "steps"], rows)
 
 

@@ -43,8 +43,7 @@ def train(
     if dry_run:
         from transnormer.train.loop import rehearse
 
-        rehearse(config, out)
-        print_text(dump_config(config).rstrip())
+        print_text(dump_config(rehearse(config, out)).rstrip())
         return
     from transnormer.train.loop import train as run
 

@@ -26,6 +26,7 @@ Tree = dict[str, Any]
 PREPARATION_KEYS = (
     *(f"data.{name}" for name in ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes")),
     "lra.limit_examples",
+    "glue.max_length",
 )
 _OVERRIDE = "override "  # how the origin of a value from the command line begins
 

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from transnormer.config.glue import GlueSection
 from transnormer.config.lra import LRASection
 from transnormer.config.model_fields import Rule, field_rules, field_types
 from transnormer.config.renamed import RENAMED, task_family
@@ -97,7 +98,7 @@ else:
 
 
 class DataSection(Section):
-    """Where the data come from: a prepared store, or a corpus or lra task that is prepared on first use."""
+    """Where the data come from: a prepared store, or a corpus or task that is prepared on first use."""
 
     store: str | None = Field(
         default=None, description="folder written by `transnormer data prepare`; null uses `corpus`"
@@ -107,7 +108,7 @@ class DataSection(Section):
     )
     source: str | None = Field(
         default=None,
-        description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for corpus text, or the files of an lra task",
+        description="file, folder or pattern of `corpus`, e.g. 'my/*.txt' for corpus text, or the files of a task",
     )
     tokenizer: str | None = Field(
         default=None, description="byte, bpe, word, gpt2:FOLDER, roberta:FOLDER or a saved one; null: the corpus's own"
@@ -218,6 +219,7 @@ class RunConfig(Section):
     train: TrainSection = Field(default_factory=lambda: TrainSection())
     # One section for each family of tasks that has keys of its own.
     lra: LRASection = Field(default_factory=lambda: LRASection())
+    glue: GlueSection = Field(default_factory=lambda: GlueSection())
 
     def foreign_sections(self) -> dict[str, TaskSection]:
         """The sections of other tasks than this run's, by name."""
@@ -246,6 +248,7 @@ class RunConfig(Section):
             value = getattr(self.data, key)
             if value != DataSection.model_fields[key].default:
                 renamed = RENAMED.get(f"data.{key}")
+                renamed = renamed if renamed and renamed.family in (None, task_family(self.task)) else None
                 raise ConfigError(
                     f"data.{key}: has no meaning for {self.task}, it is a key of tasks that read a corpus",
                     hint=renamed.hint(value) if renamed else "leave it out",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transnormer.data.lra import prepare as lra
+from transnormer.data import example_plan
 from transnormer.data.prepare import Plan, Source, plan, write_store
 from transnormer.data.store import TokenStore
 from transnormer.files import disk_errors, lock, partial_prefix, remove_leftovers
@@ -36,16 +36,16 @@ def cached_store(
     return path
 
 
-def cached_examples(task: str, source: str | Path | None = None, limit: int | None = None) -> Path:
-    """The example store of a task of the Long-Range Arena (arguments as for its `prepare`), kept as token stores are.
+def cached_examples(wanted: example_plan.Plan) -> Path:
+    """The example store of a plan, kept as token stores are.
 
     Its name depends on the contents of the source files, or on the generator's arguments, and on every option.
     """
-    wanted = lra.plan(task, source, limit=limit)
+    task = wanted.form.task
 
     def write(path: Path) -> None:
         log.warning("preparing %s in %s, which takes a while, but only once", task, path)
-        lra.write_store(wanted, path)
+        example_plan.write_store(wanted, path)
 
     return _cached(task.replace("/", "-"), wanted.meta, write)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -116,3 +116,37 @@ class ExampleSplit:
 
     def _damaged(self, message: str) -> None:
         raise DataError(message, prepare_again(self._path))
+
+
+class Examples(Protocol):
+    """Labelled sequences by number."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[N]"""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[N, sequences]"""
+
+    def sequence(self, index: int, which: int = 0) -> np.ndarray:
+        """The ids of an example."""
+
+
+class Joined:
+    """Two splits as one, the second after the first."""
+
+    def __init__(self, first: Examples, second: Examples) -> None:
+        self._first, self._second = first, second
+        self.labels = np.concatenate([first.labels, second.labels])
+        self.lengths = np.concatenate([first.lengths, second.lengths])
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def sequence(self, index: int, which: int = 0) -> np.ndarray:
+        if index < len(self._first):
+            return self._first.sequence(index, which)
+        return self._second.sequence(index - len(self._first), which)

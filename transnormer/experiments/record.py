@@ -16,7 +16,7 @@ from transnormer.config.renamed import RENAMED
 from transnormer.errors import DataError
 from transnormer.files import write_json
 
-_IN_PERCENT = ("accuracy",)
+_IN_PERCENT = ("accuracy", "f1", "matthews")
 
 
 class _Strict(BaseModel):

@@ -218,17 +218,19 @@ def loss_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor, labels: 
 
 
 class ClassifierHead(nn.Module):
-    """Dense, activation, dropout, linear: tanh on the first token is RoBERTa's, ReLU on the mean is LRA's."""
+    """Dense, activation, dropout, linear: RoBERTa's with tanh, which drops out its input too, LRA's with ReLU."""
 
     def __init__(self, input_size: int, config: TransNormerConfig) -> None:
         super().__init__()
         assert config.classifier_hidden_size is not None
         self.dense = nn.Linear(input_size, config.classifier_hidden_size)
-        self.activation = torch.tanh if config.classifier_act == "tanh" else F.relu
+        self.is_roberta = config.classifier_act == "tanh"
+        self.activation = torch.tanh if self.is_roberta else F.relu
         self.dropout = nn.Dropout(config.dropout)
         self.out_proj = nn.Linear(config.classifier_hidden_size, config.num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(x) if self.is_roberta else x
         return self.out_proj(self.dropout(self.activation(self.dense(x))))
 
 

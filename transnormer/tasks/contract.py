@@ -54,6 +54,11 @@ class Task(ABC):
         """Whether more of it is better."""
         return task_entry(self.name).higher_is_better
 
+    @classmethod
+    def settled(cls, config: RunConfig) -> RunConfig:
+        """The config with all that its data decide, such as how many steps an epoch is."""
+        return config
+
     @property
     @abstractmethod
     def protocol(self) -> str:
@@ -91,6 +96,10 @@ class Task(ABC):
     @abstractmethod
     def score(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         """The numbers named in `sums`, float64, added up over a batch."""
+
+    def beside(self, split: str) -> Sequence[str]:
+        """Splits that are scored whenever this one is; their sums have their name and a dot before their own."""
+        return ()
 
     def complete(self, split: str, sums: dict[str, float]) -> dict[str, float]:
         """The sums of a share of a split with those that follow from them, such as bytes."""

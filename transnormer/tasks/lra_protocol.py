@@ -8,46 +8,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from transnormer.data.examples import ExampleStore
+from transnormer.data.examples import Examples, ExampleStore, Joined
 from transnormer.data.lra.spec import Spec
-
-
-class Examples(Protocol):
-    """Labelled sequences by number."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def labels(self) -> np.ndarray:
-        """[N]"""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """[N, sequences]"""
-
-    def sequence(self, index: int, which: int = 0) -> np.ndarray:
-        """The ids of an example."""
-
-
-class Joined:
-    """Two splits as one, the second after the first."""
-
-    def __init__(self, first: Examples, second: Examples) -> None:
-        self._first, self._second = first, second
-        self.labels = np.concatenate([first.labels, second.labels])
-        self.lengths = np.concatenate([first.lengths, second.lengths])
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._second)
-
-    def sequence(self, index: int, which: int = 0) -> np.ndarray:
-        if index < len(self._first):
-            return self._first.sequence(index, which)
-        return self._second.sequence(index - len(self._first), which)
 
 
 class LRAProtocol:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transnormer.data.lra.spec import SPECS
+from transnormer.data.glue.spec import SPECS as GLUE
+from transnormer.data.lra.spec import SPECS as LRA
 from transnormer.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Entry:
 TASKS = {
     "causal_lm": Entry("causal_lm", "CausalLM", "each token from those before it in its window", "perplexity", False),
     "masked_lm": Entry("masked_lm", "MaskedLM", "15 % of the tokens, from all others (RoBERTa's)", "perplexity", False),
-    **{name: Entry("lra", "LongRangeArena", spec.summary, "accuracy", True) for name, spec in SPECS.items()},
+    **{name: Entry("lra", "LongRangeArena", spec.summary, "accuracy", True) for name, spec in LRA.items()},
+    **{name: Entry("glue", "Glue", spec.summary, spec.metrics[0], True) for name, spec in GLUE.items()},
 }
 
 
@@ -53,6 +55,11 @@ def task_class(name: str) -> type[Task]:
 def build_task(config: RunConfig) -> Task:
     """The task a config asks for, its data opened."""
     return task_class(config.task)(config)
+
+
+def settled(config: RunConfig) -> RunConfig:
+    """A config with all that its data decide, such as how many steps an epoch is."""
+    return task_class(config.task).settled(config)
 
 
 def find_data(config: RunConfig) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Long-Range Arena examples as tables on a device: a batch is gathered there by number, without the CPU.
+"""Examples as tables on a device: a batch is gathered there by number, without the CPU.
 
-Every batch is padded to the longest sequence of the store, so that all have one shape; masks are real, so the padding
-changes no loss and no score.
+All batches of a split are padded to one length, so that they have one shape; masks are real, so the padding changes no
+loss and no score.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transnormer.data.examples import ExampleStore
+from transnormer.data.examples import Examples, ExampleStore
 from transnormer.tasks.contract import Batch, Feeds
-from transnormer.tasks.lra_protocol import Examples
 from transnormer.tasks.padding import padded
 
 if TYPE_CHECKING:
-    from transnormer.tasks.lra import LongRangeArena
+    from transnormer.tasks.classification import Classification
 
 _ROWS_AT_ONCE = 4096
 
@@ -34,17 +33,17 @@ class Table:
     labels: Tensor
 
 
-class ResidentArena(Feeds):
-    """What a training step and an evaluation need of a LongRangeArena task, with all data on one device."""
+class ResidentExamples(Feeds):
+    """What a training step and an evaluation need of a classification task, with all data on one device."""
 
-    def __init__(self, task: LongRangeArena, device: torch.device) -> None:
+    def __init__(self, task: Classification, device: torch.device) -> None:
         super().__init__(task)
-        self._arena, self._device = task, device
+        self._examples, self._device = task, device
         self._tables: dict[str, Table] = {}
         self._lengths = task.examples("train").lengths.sum(axis=1)
 
     def feed(self, positions: range) -> Batch:
-        return {"rows": torch.from_numpy(self._arena.rows(positions))}
+        return {"rows": torch.from_numpy(self._examples.rows(positions))}
 
     def targets(self, feed: Batch) -> int:
         return len(feed["rows"])
@@ -58,17 +57,17 @@ class ResidentArena(Feeds):
         positions = torch.arange(table.ids.shape[-1], device=self._device)
         ids = table.ids[rows].long().unbind(dim=1)
         masks = (positions < table.lengths[rows].unsqueeze(-1)).unbind(dim=1)
-        return self._arena.assemble(ids, masks, table.labels[rows])
+        return self._examples.assemble(ids, masks, table.labels[rows])
 
     def load(self, split: str) -> None:
         self._table(split)
 
     def loss_sum(self, model: torch.nn.Module, feed: Batch) -> Tensor:
-        return self._arena.loss_sum(model, self.batch(feed))
+        return self._examples.loss_sum(model, self.batch(feed))
 
     def eval_feeds(self, split: str, size: int, rank: int, world_size: int) -> Iterator[Batch]:
         """All examples of an evaluation as batches of one size: the last is filled up with examples of weight zero."""
-        chosen = self._arena.chosen(split)[rank::world_size]
+        chosen = self._examples.chosen(split)[rank::world_size]
         size = min(size, max(len(chosen), 1))
         missing = -len(chosen) % size
         weights = np.concatenate([np.ones(len(chosen)), np.zeros(missing)]).astype(np.float32)
@@ -78,21 +77,23 @@ class ResidentArena(Feeds):
             yield {"rows": torch.from_numpy(chosen[part]), "weights": torch.from_numpy(weights[part])}
 
     def score(self, model: torch.nn.Module, feed: Batch, split: str) -> Tensor:
-        return self._arena.score(model, {**self.batch(feed, split), "weights": feed["weights"]})
+        return self._examples.score(model, {**self.batch(feed, split), "weights": feed["weights"]})
 
     def _table(self, split: str) -> Table:
         if split not in self._tables:
-            self._tables[split] = _table_of(self._arena.examples(split), self._arena.store, self._device)
+            self._tables[split] = _table_of(
+                self._examples.examples(split), self._examples.store, self._examples.width(split), self._device
+            )
         return self._tables[split]
 
 
-def _table_of(examples: Examples, store: ExampleStore, device: torch.device) -> Table:
+def _table_of(examples: Examples, store: ExampleStore, width: int, device: torch.device) -> Table:
     dtype = next(d for d in (torch.uint8, torch.int16, torch.int32) if store.vocab_size - 1 <= torch.iinfo(d).max)
-    ids = torch.zeros(len(examples), store.sequences, store.max_length, dtype=dtype, device=device)
+    ids = torch.zeros(len(examples), store.sequences, width, dtype=dtype, device=device)
     for first in range(0, len(examples), _ROWS_AT_ONCE):
         rows = range(first, min(first + _ROWS_AT_ONCE, len(examples)))
         for which in range(store.sequences):
-            part, _ = padded([examples.sequence(row, which) for row in rows], store.max_length)
+            part, _ = padded([examples.sequence(row, which) for row in rows], width)
             ids[rows.start : rows.stop, which] = part.to(dtype).to(device)
     lengths, labels = (torch.from_numpy(array).to(device) for array in (examples.lengths, examples.labels))
     return Table(ids, lengths, labels)

@@ -90,7 +90,11 @@ class Learner:
 
     def evaluate(self, split: str) -> dict[str, float]:
         """This rank's sums over a split; `reduce_metrics` makes metrics of all ranks' sums."""
-        return self._evaluation.sums(split, self.ranks.rank, self.ranks.world_size)
+        place = self.ranks.rank, self.ranks.world_size
+        sums = self._evaluation.sums(split, *place)
+        for other in self.task.beside(split):
+            sums |= {f"{other}.{name}": value for name, value in self._evaluation.sums(other, *place).items()}
+        return sums
 
     def reduce(self, sums: dict[str, float]) -> dict[str, float]:
         """All ranks' sums together."""

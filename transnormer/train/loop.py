@@ -18,7 +18,7 @@ from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afte
 from transnormer.step.execution import choose_execution
 from transnormer.step.schedules import learning_rate
 from transnormer.step.training import StepOutcome
-from transnormer.tasks.registry import find_data
+from transnormer.tasks.registry import find_data, settled
 from transnormer.train.checkpoint import (
     Quarantined,
     Which,
@@ -55,6 +55,7 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
     ranks.on_main(folder.require_new)
     if config.train.tensorboard:
         require_tensorboard()
+    config = settled(config)
     learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
     learner.take_initial()
     ranks.on_main(folder.create)
@@ -64,8 +65,8 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
             return _finish(Loop(folder, learner, recorder, RunState()))
 
 
-def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
-    """Raise what `train` would before its first step, and create nothing.
+def rehearse(config: RunConfig, out: Path | str | None = None) -> RunConfig:
+    """Raise what `train` would before its first step, or return the config of the run; create nothing.
 
     Data without a store are not prepared: then only their keys and source files are looked at, not what is in them.
     """
@@ -77,8 +78,10 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> None:
     if config.data.store is None:
         find_data(config)
         choose_execution(config.train, ranks.device, ranks.world_size)
-    else:
-        Learner(config, ranks).take_initial()
+        return config
+    config = settled(config)
+    Learner(config, ranks).take_initial()
+    return config
 
 
 def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None = None) -> dict[str, Any]:
@@ -116,8 +119,8 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             return _finish(loop)
 
 
-def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "final") -> dict[str, Any]:
-    """Score the final, best or last weights of a run on a split of its data."""
+def load_run(out: Path | str, checkpoint: Which) -> tuple[Learner, int]:
+    """The final, best or last weights of a run, ready to be scored or asked, and the step they are of."""
     folder = RunFolder(Path(out))
     config = folder.read_config()
     folder.require_store(config)
@@ -127,9 +130,15 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)
+    return learner, step
+
+
+def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "final") -> dict[str, Any]:
+    """Score the final, best or last weights of a run on a split of its data."""
+    learner, step = load_run(out, checkpoint)
     sums = learner.reduce(learner.evaluate(split))
     return {
-        "run": str(folder.path),
+        "run": str(Path(out)),
         "checkpoint": checkpoint,
         "step": step,
         "split": split,

@@ -16,7 +16,7 @@ from transnormer.data.cache import cached_examples
 from transnormer.data.example_source import evenly, held_out
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra import listops, pathfinder
-from transnormer.data.lra.prepare import prepare
+from transnormer.data.lra.prepare import plan, prepare
 from transnormer.errors import ConfigError, DataError
 
 
@@ -143,14 +143,14 @@ def test_evenly_spaced_numbers():
 def test_first_use_prepares_and_second_use_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
     source = write_pairs(tmp_path / "pairs")
-    path = cached_examples("lra/retrieval", source)
+    path = cached_examples(plan("lra/retrieval", source))
     written = (path / "manifest.json").stat().st_mtime_ns
-    assert cached_examples("lra/retrieval", str(source)) == path
+    assert cached_examples(plan("lra/retrieval", str(source))) == path
     assert (path / "manifest.json").stat().st_mtime_ns == written
-    assert cached_examples("lra/retrieval", source, limit=5) != path
+    assert cached_examples(plan("lra/retrieval", source, limit=5)) != path
     changed = source / "tsv_data" / "new_aan_pairs.test.tsv"
     changed.write_bytes(changed.read_bytes() + b"0.0\ta\tb\tx\ty\n")
-    assert cached_examples("lra/retrieval", source) != path
+    assert cached_examples(plan("lra/retrieval", source)) != path
     assert len(ExampleStore.open(path).split("test")) == 12
 
 
