@@ -81,7 +81,7 @@ def test_a_model_that_sees_one_token_and_one_that_sees_none(bigram_model, unifor
     assert math.exp(loss / targets) == pytest.approx(11, rel=1e-12)
 
 
-@pytest.mark.parametrize("method", ["vanilla", "flash_quad", "long_short"])
+@pytest.mark.parametrize("method", ["vanilla", "llama", "flash_quad", "long_short"])
 def test_a_state_that_grows_is_refused_with_the_alternative(method, small_model, documents):
     with pytest.raises(ConfigError, match=r"--carry needs a state of fixed size, that of \w+ grows") as refusal:
         CarriedState(ended_by(END, documents)).sums(small_model(method), documents, CPU, 64)
@@ -91,9 +91,16 @@ def test_a_state_that_grows_is_refused_with_the_alternative(method, small_model,
 def test_learned_positions_cannot_be_carried_beyond_their_end(small_model, documents):
     model = small_model("t2", position_embedding="learned", max_position_embeddings=41)
     CarriedState(ended_by(END, documents)).sums(model, documents, CPU, 64)  # the longest document has 41 tokens
-    with pytest.raises(ConfigError, match=r"learned and end at 41") as refusal:
+    with pytest.raises(ConfigError, match=r"this model ends at 41: its positions are learned") as refusal:
         CarriedState(Documents()).sums(model, documents, CPU, 64)
     assert "--stride" in refusal.value.hint
+
+
+def test_cosformer_ends_at_its_horizon(small_model, documents):
+    model = small_model("cosformer", max_position_embeddings=41)
+    CarriedState(ended_by(END, documents)).sums(model, documents, CPU, 64)
+    with pytest.raises(ConfigError, match=r"106 tokens in a row, but this model ends at 41: .* cosformer is zero"):
+        CarriedState(Documents()).sums(model, documents, CPU, 64)
 
 
 def test_sinusoidal_positions_go_on(small_model, documents, brute_force):

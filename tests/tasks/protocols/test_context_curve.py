@@ -57,5 +57,5 @@ def test_contexts_that_cannot_share_their_targets(contexts):
 
 def test_learned_positions_are_said_before_anything_is_computed(small_model, stream_of):
     model = small_model("vanilla", position_embedding="learned", max_position_embeddings=16)
-    with pytest.raises(ConfigError, match="learned and end at 16"):
+    with pytest.raises(ConfigError, match="this model ends at 16: its positions are learned"):
         ContextCurve((8, 16, 32)).losses(model, stream_of(100), CPU, 64)

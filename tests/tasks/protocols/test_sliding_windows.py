@@ -100,6 +100,8 @@ def test_windows_that_make_no_sense(length, stride):
 def test_learned_positions_end_where_they_end(small_model, stream_of):
     model = small_model("vanilla", position_embedding="learned", max_position_embeddings=20)
     SlidingWindows(20, 10).sums(model, stream_of(50), CPU, 64)
-    with pytest.raises(ConfigError, match=r"21 tokens in a row, .* learned and end at 20") as refusal:
+    with pytest.raises(
+        ConfigError, match=r"21 tokens in a row, .* this model ends at 20: its positions are learned"
+    ) as refusal:
         SlidingWindows(21, 10).sums(model, stream_of(50), CPU, 64)
     assert "--context 20" in refusal.value.hint
