@@ -13,8 +13,8 @@ from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX, attention_op, f
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.ops_summary import COLUMNS, summarise, table
 from transnormer.bench.peers import PEERS, chosen_peers, peer_versions
-from transnormer.bench.record import choose_names
 from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
+from transnormer.cli.lists import choose_names
 from transnormer.errors import ConfigError
 
 BANDWIDTH = 4.28e12  # of an H200

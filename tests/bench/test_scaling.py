@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from transnormer.bench.record import parse_lengths
 from transnormer.bench.scaling import exponent
 from transnormer.bench.speed_table import exponents, markdown
+from transnormer.cli.lists import parse_lengths
 from transnormer.errors import ConfigError
 
 

@@ -66,8 +66,8 @@ def test_one_job_as_a_user_types_it(
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["--methods", "t3"], "--methods: unknown method 't3'", "did you mean"),
-        (["--tasks", "listop"], "--tasks: unknown task 'listop'", "did you mean 'listops'?"),
+        (["--methods", "t3"], "--methods: unknown 't3'", "did you mean"),
+        (["--tasks", "listop"], "--tasks: unknown 'listop'", "did you mean 'listops'?"),
         (["--setup", "author"], "--setup: unknown set-up 'author'", "did you mean 'authors'?"),
         (["--seeds", "forty-two"], "--seeds: 'forty-two' is not a number", "--seeds 42"),
         (["--jobs", "0"], "--jobs is 0", "--jobs 1"),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from transnormer.cli.lists import choose_names, parse_seeds
 from transnormer.config.load import load_config
 from transnormer.errors import ConfigError
 from transnormer.experiments import job as jobs
-from transnormer.experiments.experiment import Selection, chosen, chosen_seeds, chosen_setup, plan
+from transnormer.experiments.experiment import Selection, chosen_setup, plan
 from transnormer.experiments.job import Job, differences, identity_of
 from transnormer.experiments.paper import experiment, list_tables
 from transnormer.experiments.paper.lra import TASKS, LongRangeArena
@@ -81,16 +82,16 @@ def test_stores_are_found_by_name_and_missing_ones_are_named(tmp_path: Path) -> 
 
 
 def test_wrong_names_and_numbers() -> None:
-    assert chosen("task", None, ["a", "b"]) == ["a", "b"]
-    assert chosen("task", "b, a,b", ["a", "b"]) == ["b", "a"]
-    with pytest.raises(ConfigError, match=r"--methods: unknown method 'performr' \(did you mean 'performer'\?\)"):
-        chosen("method", "t2,performr", LongRangeArena().rows)
-    assert chosen_seeds("3, 1,3") == [3, 1]
+    assert choose_names("--tasks", None, ["a", "b"]) == ["a", "b"]
+    assert choose_names("--tasks", "b, a,b", ["a", "b"]) == ["b", "a"]
+    with pytest.raises(ConfigError, match=r"--methods: unknown 'performr' \(did you mean 'performer'\?\)"):
+        choose_names("--methods", "t2,performr", LongRangeArena().rows)
+    assert parse_seeds("3, 1,3") == [3, 1]
     assert chosen_setup(None, LongRangeArena.setups) == "skyformer"
     assert chosen_setup("tuned", LongRangeArena.setups) == "tuned"
     for text in ("abc", "1,", "-1", "1.5", ""):
         with pytest.raises(ConfigError, match=r"--seeds: .* is not a number"):
-            chosen_seeds(text)
+            parse_seeds(text)
     with pytest.raises(ConfigError, match="seed: expected an integer"):
         planned(["t2"], ["listops"], [2**40])
 

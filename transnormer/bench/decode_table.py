@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from transnormer.markdown import markdown_table
+
 Measured = dict[tuple[str, int, int], dict[str, Any]]
 
 
@@ -38,19 +40,19 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     measured, presets = _by_setting(rows), _presets(rows)
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in presets), "ratio"]
     columns += [f"{name}, state a sequence" for name in presets]
-    lines = ["| " + " | ".join(columns) + " |", "|---:" * len(columns) + "|"]
+    lines = []
     for setting in ratios(rows):
         found = [measured[name, setting["batch"], setting["context"]] for name in presets]
         speeds = [f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else "no memory" for row in found]
         ratio = "–" if setting["ratio"] is None else f"{setting['ratio']:.2f}"
         sizes = [f"{row['state_bytes_per_sequence'] / 2**20:,.2f} MiB" for row in found]
-        values = [f"{setting['batch']}", f"{setting['context']:,}", *speeds, ratio, *sizes]
-        lines.append("| " + " | ".join(values) + " |")
-    lines += ["", "| preset | batch | contexts | time of a step grows |", "|---|---:|---:|---:|"]
-    for row in growth(rows):
-        contexts = f"{row['from']:,} → {row['to']:,}"
-        lines.append(f"| {row['preset']} | {row['batch']} | {contexts} | {100 * (row['time'] - 1):+.1f} % |")
-    return "\n".join(lines)
+        lines.append([f"{setting['batch']}", f"{setting['context']:,}", *speeds, ratio, *sizes])
+    grown = [
+        [row["preset"], str(row["batch"]), f"{row['from']:,} → {row['to']:,}", f"{100 * (row['time'] - 1):+.1f} %"]
+        for row in growth(rows)
+    ]
+    growth_table = markdown_table(["preset", "batch", "contexts", "time of a step grows"], grown)
+    return f"{markdown_table(columns, lines, texts=0)}\n\n{growth_table}"
 
 
 def _by_setting(rows: list[dict[str, Any]]) -> Measured:

@@ -6,6 +6,7 @@ from typing import Any
 
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.shapes import PASSES, floor_microseconds, goal_microseconds
+from transnormer.markdown import markdown_table
 
 Row = dict[str, Any]
 
@@ -71,6 +72,4 @@ def table(summary: list[Row]) -> list[list[str]]:
 
 def markdown(summary: list[Row]) -> str:
     """The summary as a page beside its record."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * 3 + "|---:" * (len(COLUMNS) - 3) + "|"]
-    lines += [f"| {' | '.join(cells)} |" for cells in table(summary)]
-    return "\n".join([*lines, "", LEGEND])
+    return f"{markdown_table(COLUMNS, table(summary), texts=3)}\n\n{LEGEND}"

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, did_you_mean
 from transnormer.files import disk_errors, nearest_existing, write_json, write_text
 
 _HINT = "choose another --out"
-_SUFFIXES = {"k": 1024, "m": 1024**2}
 
 
 def require_writable(path: Path) -> None:
@@ -71,28 +69,3 @@ def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str,
     with disk_errors(path, hint=_HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record, _HINT)
-
-
-def parse_lengths(text: str, option: str = "--lengths") -> list[int]:
-    """'1k,2k,5000' -> [1024, 2048, 5000]; k is 1024, as the paper's sequence lengths are."""
-    lengths = []
-    for part in text.split(","):
-        number, scale = part.strip().lower(), 1
-        if number and number[-1] in _SUFFIXES:
-            number, scale = number[:-1], _SUFFIXES[number[-1]]
-        if not number.isdigit() or int(number) < 1:
-            raise ConfigError(f"{option}: '{part}' is not a number above 0", f"write e.g. {option} 1k,2k,4k")
-        lengths.append(int(number) * scale)
-    return lengths
-
-
-def choose_names(option: str, text: str | None, known: Iterable[str]) -> list[str]:
-    """The known names of a comma-separated list, or all of them."""
-    names = list(known)
-    if text is None:
-        return names
-    chosen = [part.strip() for part in text.split(",")]
-    for name in chosen:
-        if name not in names:
-            raise ConfigError(f"{option}: unknown '{name}'", did_you_mean(name, names))
-    return chosen

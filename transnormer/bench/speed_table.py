@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from transnormer.bench.scaling import exponent
+from transnormer.markdown import markdown_table
 
 _KINDS = ("train", "inference")
 Row = dict[str, Any]
@@ -44,7 +45,7 @@ def _steps(rows: list[Row], slopes: dict[str, dict[str, float | None]], kind: st
     header = [f"{kind}, steps/s", *(f"{length:,}" for length in lengths), "p of T^p"]
     if memory:
         header.append(f"peak GiB at {lengths[-1]:,}")
-    lines = [_line(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    lines = []
     for method in slopes:
         values = []
         for length in lengths:
@@ -55,30 +56,28 @@ def _steps(rows: list[Row], slopes: dict[str, dict[str, float | None]], kind: st
         values.append("–" if slope is None else f"{slope:.2f}")
         if memory:
             values.append(_gib(cells[method, lengths[-1]].get(f"{kind}_peak_bytes")))
-        lines.append(_line([method, *values]))
-    return "\n".join(lines)
+        lines.append([method, *values])
+    return markdown_table(header, lines)
 
 
 def _tokens(rows: list[Row]) -> str:
     """What a language model trains on per second: tokens, the share of the device's peak, and the peak of memory."""
     header = ["train", "T", "tokens/s", "model FLOPs/s", "utilisation", "peak GiB"]
-    lines = [_line(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    lines = []
     for row in rows:
         rate = row.get("train_tokens_per_second")
         flops, share = row.get("train_flops_per_step"), row.get("train_utilisation")
         lines.append(
-            _line(
-                [
-                    row["method"],
-                    f"{row['length']:,}",
-                    "–" if rate is None else f"{rate:,.0f}",
-                    "–" if flops is None else f"{flops * row['train_steps_per_second'] / 1e12:.4g} T",
-                    "–" if share is None else f"{share:.1%}",
-                    _gib(row.get("train_peak_bytes")),
-                ]
-            )
+            [
+                row["method"],
+                f"{row['length']:,}",
+                "–" if rate is None else f"{rate:,.0f}",
+                "–" if flops is None else f"{flops * row['train_steps_per_second'] / 1e12:.4g} T",
+                "–" if share is None else f"{share:.1%}",
+                _gib(row.get("train_peak_bytes")),
+            ]
         )
-    return "\n".join(lines)
+    return markdown_table(header, lines)
 
 
 def _other_executions(rows: list[Row]) -> list[str]:
@@ -96,7 +95,3 @@ def _other_executions(rows: list[Row]) -> list[str]:
 
 def _gib(size: int | None) -> str:
     return "–" if size is None else f"{size / 2**30:.2f}"
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from transnormer.cli.console import print_note, print_table, print_text
+from transnormer.cli.lists import choose_names, parse_lengths
 from transnormer.errors import ConfigError
 
 app = typer.Typer(help="Measure speed and memory; every number is gated by correctness.", no_args_is_help=True)
@@ -83,7 +84,7 @@ def ops(
             "--cases, --shapes, --peers and --compile-jobs are for a GPU", "use --device cuda, or --lengths"
         )
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
-    from transnormer.bench.record import parse_lengths, recorded, write_record
+    from transnormer.bench.record import recorded, write_record
 
     wanted = parse_lengths(lengths)
     settings = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}
@@ -106,7 +107,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
     from transnormer.bench.peers import chosen_peers, peer_versions
-    from transnormer.bench.record import choose_names, recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.shapes import SHAPES
     from transnormer.bench.timing import require_device
 
@@ -166,7 +167,7 @@ def loss(
     Example: transnormer bench loss --device cuda --out results/bench/loss-h200.json
     """
     from transnormer.bench.loss import TOKENS, VOCABULARIES, WIDTH, measure_loss
-    from transnormer.bench.record import parse_lengths, recorded, write_record
+    from transnormer.bench.record import recorded, write_record
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
@@ -211,7 +212,7 @@ def speed(
 
     Example: transnormer bench speed --device cuda --execution cuda_graph --compile-jobs 8 --out speed.json
     """
-    from transnormer.bench.record import parse_lengths, recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.speed import describe, known_methods, measure_speed
     from transnormer.bench.speed_table import exponents, markdown
     from transnormer.bench.timing import require_device

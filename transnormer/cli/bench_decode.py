@@ -8,6 +8,7 @@ import typer
 
 from transnormer.cli.bench import Device, Out, Where
 from transnormer.cli.console import print_note, print_text
+from transnormer.cli.lists import parse_lengths
 
 # Sizes that a laptop finishes in a minute or two, and those of a GPU.
 _CONTEXTS = {Device.cpu: "1k,4k,16k", Device.cuda: "1k,4k,32k,128k"}
@@ -33,7 +34,7 @@ def decode(
     """
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
-    from transnormer.bench.record import parse_lengths, recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from transnormer.cli.console import print_table, print_text
+from transnormer.cli.lists import parse_lengths
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
 
@@ -138,8 +139,6 @@ def _score(
     carry: bool,
     contexts: str | None,
 ) -> dict[str, Any]:
-    from transnormer.bench.record import parse_lengths
-
     wanted = parse_lengths(contexts, "--contexts") if contexts else None
     from transnormer.train.evaluate import evaluate_contexts, evaluate_text, open_subject
 

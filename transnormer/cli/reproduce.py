@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from transnormer.cli.lists import choose_names, parse_seeds
+
 
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Which one, see `transnormer list tables`.")],
@@ -72,7 +74,7 @@ def reproduce(
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
     """
     from transnormer.config.load import check_overrides
-    from transnormer.experiments.experiment import Selection, bare, chosen, chosen_seeds, chosen_setup, plan
+    from transnormer.experiments.experiment import Selection, bare, chosen_setup, plan
     from transnormer.experiments.paper import experiment
 
     check_overrides(map(bare, overrides or []))
@@ -81,9 +83,9 @@ def reproduce(
     folder = table.folder(setup)
     runs, results = runs or Path("runs") / folder, results or Path("results") / folder
     selection = Selection(
-        rows=chosen("method", methods, table.rows),
-        columns=chosen("task", tasks, table.columns(setup)),
-        seeds=chosen_seeds(seeds),
+        rows=choose_names("--methods", methods, table.rows),
+        columns=choose_names("--tasks", tasks, table.columns(setup)),
+        seeds=parse_seeds(seeds),
         setup=setup,
         data=data,
         overrides=overrides or [],

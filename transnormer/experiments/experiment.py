@@ -162,25 +162,6 @@ def _section(table: Table, records: Sequence[Record]) -> list[str]:
     return [caption, table.markdown(shown), *(["  \n".join(notes)] if notes else [])]
 
 
-def chosen(what: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """The names of a comma-separated list, or all that are known."""
-    names = known if text is None else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--{what}s: unknown {what} '{name}'", hint=did_you_mean(name, known))
-    return list(dict.fromkeys(names))
-
-
-def chosen_seeds(text: str) -> list[int]:
-    """The numbers of a comma-separated list."""
-    for word in text.split(","):
-        if not word.strip().isdecimal():
-            raise ConfigError(
-                f"--seeds: '{word.strip()}' is not a number", hint="write e.g. --seeds 42 or --seeds 1,2,3"
-            )
-    return list(dict.fromkeys(int(word) for word in text.split(",")))
-
-
 def chosen_setup(text: str | None, known: Iterable[str]) -> str:
     """The name of a set-up, or the first."""
     names = list(known)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from transnormer.experiments.record import Data, Record
+from transnormer.markdown import markdown_table
 
 NONE = "–"
 NOT_IN_PAPER = "not in the paper"
@@ -84,7 +85,7 @@ class Table:
             papers = [mean([self.figures[each].papers(row) for each in averaged]) for row in rows]
             headings += [heading, "paper"]
             columns += [[self.mean(records, row, averaged) for row in rows], [_figure(value) for value in papers]]
-        return markdown(headings, list(zip(*columns, strict=True)))
+        return markdown_table(headings, list(zip(*columns, strict=True)))
 
     @property
     def columns(self) -> list[str]:
@@ -180,13 +181,7 @@ def cost(tables: Sequence[Table], records: Records) -> str:
     ran = {row for table in tables for row in table.rows_that_ran(records)}
     rows = dict.fromkeys(row for table in tables for row in table.shown_rows(records) if row in ran)
     lines = [[row, *(_cost(table.of(records, row, column)) for column, table in columns.items())] for row in rows]
-    return markdown(["steps/s, GiB, s, at once", *columns], lines)
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Any table; the first column is text, the others are numbers."""
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return markdown_table(["steps/s, GiB, s, at once", *columns], lines)
 
 
 def seeds_in_words(records: Records) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transnormer.experiments.table import NONE, markdown
+from transnormer.experiments.table import NONE
+from transnormer.markdown import markdown_table
 from transnormer.report.markdown import read_record
 
 Section = Callable[[Path], str | None]
@@ -33,7 +34,7 @@ def demo(record: dict[str, Any]) -> str:
     rows = [[str(value) for value in row] for row in record["rows"]]
     return (
         f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
-        f"rate is T2's best of three; {record['protocol']}):\n\n{markdown(record['columns'], rows)}\n"
+        f"rate is T2's best of three; {record['protocol']}):\n\n{markdown_table(record['columns'], rows)}\n"
     )
 
 
@@ -44,7 +45,7 @@ def growth(record: dict[str, Any]) -> str:
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
-        f"({_command(record)}):\n\n{markdown(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+        f"({_command(record)}):\n\n{markdown_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
 
@@ -65,7 +66,7 @@ def kernels(record: dict[str, Any]) -> str:
     return (
         f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
         "(LLM), 2 of 32 (LRA); whole op with feature map and norm, rela is ReLU attention; microseconds forward / "
-        f"forward + backward; {_command(record)}):\n\n{markdown(['shape', *cases], rows)}\n"
+        f"forward + backward; {_command(record)}):\n\n{markdown_table(['shape', *cases], rows)}\n"
     )
 
 
@@ -85,7 +86,7 @@ def training(record: dict[str, Any]) -> str:
     return (
         f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
         f"{settings['precision']}; {_command(record)}):\n\n"
-        + markdown(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
+        + markdown_table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
 
@@ -110,7 +111,7 @@ def training_runs(results: Path) -> str | None:
     return (
         "**`transnormer train`** as it runs, one CUDA graph a step (results/train: `result.json` of runs of lm/text "
         "with t2-lm on GPT-2's 50,257 tokens at 128 × 512 and 8 × 8,192 tokens, and of lm/wikitext103 on synthetic "
-        f"tokens of its 267,744):\n\n{markdown(columns, rows)}\n"
+        f"tokens of its 267,744):\n\n{markdown_table(columns, rows)}\n"
     )
 
 
@@ -123,7 +124,7 @@ def vocabularies(record: dict[str, Any]) -> str:
     return (
         f"**Any vocabulary at the same price**: loss and gradients of {record['settings']['tokens']:,} tokens of width "
         f"{record['settings']['width']} ({_gpu(record)}, bf16; {_command(record)}):\n\n"
-        f"{markdown(['vocabulary', 'ms', 'µs a column'], rows)}\n"
+        f"{markdown_table(['vocabulary', 'ms', 'µs a column'], rows)}\n"
     )
 
 
@@ -156,7 +157,7 @@ def speed_over_length(record: dict[str, Any]) -> str:
         f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
         f"second of {len(methods)} methods; {_command(record)}):\n\n"
-        f"{markdown(['method', *lengths], rows)}\n"
+        f"{markdown_table(['method', *lengths], rows)}\n"
     )
 
 
@@ -181,7 +182,7 @@ def decoding(record: dict[str, Any]) -> str:
     return (
         f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
         f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
-        f"{markdown(columns, rows)}\n"
+        f"{markdown_table(columns, rows)}\n"
     )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.errors import DataError
-from transnormer.experiments.table import NONE, markdown
+from transnormer.experiments.table import NONE
+from transnormer.markdown import markdown_table
 
 _WAYS = ("windows", "positions")
 
@@ -58,7 +59,7 @@ def contexts(results: Path) -> str | None:
     return (
         "**Perplexity against context length** (`transnormer eval RUN --contexts ...`; windows of c / positions c/2 to "
         "c - 1 of a stream, the same targets at every c: [evaluation](evaluation.md)):\n\n"
-        f"{markdown(columns, rows)}\n{images}"
+        f"{markdown_table(columns, rows)}\n{images}"
     )
 
 

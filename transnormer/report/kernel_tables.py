@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transnormer.experiments.table import markdown
+from transnormer.markdown import markdown_table
 from transnormer.report.markdown import read_record, replaced
 
 _CASES = {
@@ -54,7 +54,7 @@ def _peers(record: dict[str, Any]) -> str:
         for by, label in labels.items():
             if any((case, by, shape) in times for shape in shapes):
                 rows.append([label, *(times.get((case, by, shape), "–") for shape in shapes)])
-    return markdown(["", *map(_named, shapes)], rows)
+    return markdown_table(["", *map(_named, shapes)], rows)
 
 
 def _goals(record: dict[str, Any]) -> str:
@@ -68,7 +68,7 @@ def _goals(record: dict[str, Any]) -> str:
                 rows.append([name + variant, *(_multiples(found[case, by, shape]) for shape in shapes)])
         goals = [found[case, "triton", shape] for shape in shapes]
         rows.append(["*goal*", *(", ".join(f"{row[part]['goal_x_floor']:.2f}" for part in _PARTS) for row in goals)])
-    return markdown(["", *map(_named, shapes)], rows)
+    return markdown_table(["", *map(_named, shapes)], rows)
 
 
 def _multiples(row: dict[str, Any]) -> str:

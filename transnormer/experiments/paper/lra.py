@@ -16,7 +16,8 @@ from transnormer.config.load import load_config
 from transnormer.data.lra.spec import spec_of
 from transnormer.experiments.experiment import Experiment, Selection
 from transnormer.experiments.record import Record, read_records
-from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, markdown, score
+from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, score
+from transnormer.markdown import markdown_table
 from transnormer.models.presets import METHODS, list_presets, preset
 
 TASKS = ("listops", "text", "image", "pathfinder", "retrieval")
@@ -156,5 +157,5 @@ def summary(results: Path) -> str | None:
         "checkpoint that is best on the validation split; the paper's: by its scripts, the best test accuracy. The "
         f"settings of `tuned` were chosen for T2, on the validation splits. {STAND_IN} Not the published data: never "
         f"compare. {CHANGED} Differs from the recipe. What that means, and everything beside the paper's figures: "
-        f"{links}):\n\n{markdown(['set-up', 'method', *TASKS, 'mean without retrieval'], rows)}\n"
+        f"{links}):\n\n{markdown_table(['set-up', 'method', *TASKS, 'mean without retrieval'], rows)}\n"
     )
