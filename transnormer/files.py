@@ -178,15 +178,45 @@ def new_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
         yield partial
         with disk_errors(path, hint=hint):
             sync_tree(partial)
-            try:
-                partial.rename(path)
-            except OSError:
-                require_free(path)  # it appeared while this one was being written
-                raise
-            sync(path.parent)
+            _become(partial, path)
     finally:
         if partial.exists():
             shutil.rmtree(partial)
+
+
+def _become(partial: Path, path: Path) -> None:
+    try:
+        partial.rename(path)
+    except OSError:
+        require_free(path)  # it appeared while this one was being written
+        raise
+    sync(path.parent)
+
+
+@contextmanager
+def resumable_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
+    """As `new_folder`, but what a kill, a signal or a full disk leaves is given to the next who asks for this path.
+
+    Any other error removes it. One process at a time fills it; others get RunInUseError.
+    """
+    require_free(path)
+    partial = path.with_name(f".{path.name}.unfinished")
+    with disk_errors(path, hint=hint):
+        partial.mkdir(parents=True, exist_ok=True)
+    held = partial / "lock"
+    with lock(held):
+        require_free(path)  # the holder of the lock may have finished it
+        try:
+            yield partial
+            with disk_errors(path, hint=hint):
+                sync_tree(partial)
+                held.unlink()
+                _become(partial, path)
+        except DiskError:
+            raise
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 @contextmanager

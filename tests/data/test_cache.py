@@ -93,20 +93,28 @@ def test_processes_that_ask_at_once_share_one_store(cache: Path, text: Path, tmp
     assert visible(cache) == [Path(answers[0][-1]).name]
 
 
-def test_what_a_killed_process_left_is_cleared_away(cache: Path, text: Path):
+def test_what_a_killed_process_left_is_continued(cache: Path, text: Path):
+    """Killed as all was tokenized; the next one only writes the manifest, and not one file is left over."""
     script = (
         "import os, signal\n"
-        "from transnormer.data import cache, token_writer\n"
-        "token_writer.StoreWriter._commit = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from transnormer.data import cache, prepare\n"
+        "prepare.SECONDS_BETWEEN_NOTES = 0\n"
+        "prepare.to_json = lambda manifest: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"cache.cached_store('text', source={str(text)!r})\n"
     )
     killed = subprocess.run([sys.executable, "-c", script], check=False, timeout=600)
     assert killed.returncode == -signal.SIGKILL
     assert visible(cache) == []
-    assert list(cache.glob(".*.partial-*"))
+    (unfinished,) = cache.glob(".*.unfinished")
+    written = (unfinished / "train-00000.bin").stat().st_ino
     path = cached_store("text", source=str(text))
     TokenStore.open(path).verify()
-    assert not list(cache.glob(".*.partial-*"))
+    assert (path / "train-00000.bin").stat().st_ino == written
+    assert not list(cache.glob(".*.unfinished"))
+    assert sorted(file.name for file in path.iterdir() if file.is_file()) == [
+        "manifest.json",
+        *(f"{split}-00000.bin" for split in ("test", "train", "valid")),
+    ]
 
 
 def test_a_damaged_store_is_an_error_not_a_fresh_start(cache: Path, text: Path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from transnormer.data import excerpts
 from transnormer.data.chunking import text_chunks
-from transnormer.data.excerpts import Excerpt, cut_at_line, first_bytes, read_bytes, read_text, whole_file
+from transnormer.data.excerpts import Excerpt, cut_at_line, cut_at_words, first_bytes, read_bytes, read_text, whole_file
 from transnormer.data.tokenizers import byte_tokenizer, train_bpe, word_tokenizer, word_vocabulary
 from transnormer.errors import DataError
 
@@ -69,6 +69,26 @@ def test_pieces_stay_small_whatever_ends_a_line(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
     assert max(map(len, read_text(whole_file(path)))) < 130
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe", "word"])
+@settings(max_examples=200)
+@given(text=TEXTS.filter(bool), size=st.integers(1, 50), search=st.integers(5, 20))
+def test_parts_of_a_file_tokenize_like_the_whole(
+    bpe, tmp_path_factory: pytest.TempPathFactory, kind: str, text: str, size: int, search: int
+):
+    tokenizer = {"byte": BYTES, "bpe": bpe, "word": WORDS}[kind]
+    path = tmp_path_factory.getbasetemp() / "parts.txt"
+    path.write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(excerpts, "SEARCH_BYTES", search)
+        parts = list(cut_at_words(whole_file(path), size))
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == len(text.encode())
+    assert min(map(len, parts[:-1]), default=size) >= size
+    texts = ["".join(read_text(part)) for part in parts]
+    assert [number for part in texts for number in ids(tokenizer, part)] == ids(tokenizer, text)
+    assert sum(len(part.split()) for part in texts) == len(text.split())
 
 
 def test_lines_as_pieces_would_not(bpe):

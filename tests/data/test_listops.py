@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transnormer.data.lra import listops
 from transnormer.data.lra.listops import TOKENS, distinct, evaluate, generate, shard, to_tree_text, trees
 from transnormer.data.lra.listops.language import fault
-from transnormer.data.lra.shards import LISTOPS
+from transnormer.data.lra.streams import LISTOPS
 from transnormer.data.sampling import generator
 from transnormer.errors import ConfigError, DataError
 

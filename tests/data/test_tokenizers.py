@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from transnormer.data import encoding
 from transnormer.data import tokenizers as tk
 from transnormer.errors import ConfigError, DataError
 
@@ -52,7 +53,7 @@ def test_the_fast_path_for_bytes_equals_the_tokenizer_itself():
 
 def test_byte_special_tokens():
     assert (len(BYTES), BYTES.pad_token_id, BYTES.eos_token_id, BYTES.mask_token_id) == (259, 256, 257, 258)
-    assert tk.encode_bytes(bytes(range(256))).tolist() == list(range(256))
+    assert encoding.encode_bytes(bytes(range(256))).tolist() == list(range(256))
 
 
 @settings(max_examples=50)
@@ -169,7 +170,7 @@ def test_a_saved_tokenizer_loads_with_transformers_alone(tmp_path: Path, kind: s
         assert np.array_equal(tk.encode_text(loaded, PROSE), tk.encode_text(tokenizer, PROSE))
         assert loaded.decode(loaded.encode(PROSE)) == tokenizer.decode(tokenizer.encode(PROSE))
         assert loaded.special_tokens_map == tokenizer.special_tokens_map
-        assert tk.is_byte_tokenizer(loaded) == (kind == "byte")
+        assert encoding.is_byte_level(loaded.backend_tokenizer) == (kind == "byte")
 
 
 def test_loading_what_is_no_tokenizer(tmp_path: Path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transnormer.cli.console import print_table, print_text
+from transnormer.cli.progress import BytesProgress
 from transnormer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,10 +57,12 @@ def prepare(
     seed: Seed = None,
     size: Size = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that generate at once (lra).", show_default="one per CPU")
+        int | None, typer.Option(min=1, help="Processes that work at once (text, lra).", show_default="one per CPU")
     ] = None,
 ) -> None:
     """Turn text into a token store, or a task of the Long-Range Arena or of GLUE into a store of examples.
+
+    Text is streamed. Stopped or killed, the same command goes on where it was; the store appears once it is whole.
 
     Example: transnormer data prepare --text "my/*.txt" --tokenizer bpe --vocab-size 8000 --out store
 
@@ -69,18 +73,20 @@ def prepare(
     Example: transnormer data prepare glue/sst2 --source SST-2/ --tokenizer roberta:gpt2 --out sst2
     """
     for_corpora = {"--text": text, "--vocab-size": vocab_size, "--limit-bytes": limit_bytes}
-    for_lra = {"--seed": seed, "--size": size, "--processes": processes}
+    for_lra = {"--seed": seed, "--size": size}
     if name is not None and name.startswith(("lra", "glue")):
         _refuse(for_corpora, f"is for text, {name} has examples")
         if name.startswith("lra"):
             _refuse({"--tokenizer": tokenizer, "--max-length": max_length}, f"is not for {name}")
             _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
-            print_text(f"use it: transnormer train {name} --out run data.store={out}")
+            print_text(f"use it: transnormer train {name} --out run {shlex.quote(f'data.store={out}')}")
         else:
-            _refuse(for_lra, "is for the lra tasks")
+            _refuse({**for_lra, "--processes": processes}, "is for text and the lra tasks")
             options = {"max_length": max_length} if max_length else {}
             _prepare_examples(name, out, source=source, tokenizer=tokenizer, limit=limit, **options)
-            print_text(f"use it: transnormer train {name} --out run model.init=PRETRAINED data.store={out}")
+            print_text(
+                f"use it: transnormer train {name} --out run model.init=PRETRAINED {shlex.quote(f'data.store={out}')}"
+            )
         return
     _refuse({"--limit": limit, **for_lra, "--max-length": max_length}, "is for the lra and glue tasks")
     if text and name not in (None, "text"):
@@ -96,16 +102,19 @@ def prepare(
     require_free(out)
     from transnormer.data.prepare import prepare as write_store
 
-    write_store(
-        name or "text",
-        out,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        limit_bytes=limit_bytes,
-        source=text or source,
-    )
+    with BytesProgress() as progress:
+        write_store(
+            name or "text",
+            out,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            limit_bytes=limit_bytes,
+            source=text or source,
+            processes=processes,
+            progress=progress,
+        )
     _describe(out)
-    print_text(f"use it: transnormer train lm/text --out run data.store={out}")
+    print_text(f"use it: {_training_command(out)}")
 
 
 @app.command()
@@ -171,6 +180,21 @@ def info(store: Store) -> None:
     Example: transnormer data info store
     """
     _describe(store)
+
+
+def _training_command(path: Path) -> str:
+    """What to type next: a model of a size for this machine, and windows that fit into every split."""
+    import torch
+
+    from transnormer.config.schema import DataSection
+    from transnormer.data.store import TokenStore
+
+    arguments = [f"data.store={path}", f"model.preset={'t2-lm' if torch.cuda.is_available() else 't2-tiny'}"]
+    # A window has one token more, its last target.
+    longest = min(split.tokens for split in TokenStore.open(path).splits.values()) - 1
+    if longest < DataSection().sequence_length:
+        arguments.append(f"data.sequence_length={2 ** (longest.bit_length() - 1)}")
+    return shlex.join(["transnormer", "train", "lm/text", "--out", "run", *arguments])
 
 
 def _count(drawn: bool) -> int:

@@ -19,19 +19,31 @@ MAX_ENTRIES = 2**27  # of one file
 
 
 class ArrayWriter:
-    """Appends to NAME-00000.bin, NAME-00001.bin, ... in a folder; the last file stays open until `finish`."""
+    """Appends to NAME-00000.bin, NAME-00001.bin, ... in a folder; the last file stays open until `finish`.
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype, max_entries: int = MAX_ENTRIES) -> None:
+    `kept` entries that an earlier writer left there stay; what is behind them is cut off.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, max_entries: int = MAX_ENTRIES, kept: int = 0) -> None:
         self.folder, self.name, self.dtype, self.max_entries = folder, name, dtype, max_entries
         self.entries = 0
         self._shards: list[Shard] = []
-        self._start_file()
+        self._start_file(min(kept, max_entries))
+        while self.entries < kept:
+            self._end_file()
+            self._start_file(min(kept - self.entries, max_entries))
 
-    def _start_file(self) -> None:
+    def _start_file(self, kept: int = 0) -> None:
         self._file_name = f"{self.name}-{len(self._shards):05d}.bin"
-        self._file: BinaryIO = (self.folder / self._file_name).open("wb")
+        path = self.folder / self._file_name
         self._sha256 = hashlib.sha256()
-        self._in_file = 0
+        self._file: BinaryIO = path.open("r+b" if kept else "wb")
+        if kept:
+            self._file.truncate(kept * self.dtype.itemsize)
+            while data := self._file.read(2**20):
+                self._sha256.update(data)
+        self._in_file = kept
+        self.entries += kept
 
     def append(self, values: np.ndarray) -> None:
         """Adds numbers, which the caller knows to fit the dtype."""
@@ -55,6 +67,10 @@ class ArrayWriter:
         """All files, on the disk, in reading order."""
         self._end_file()
         return self._shards
+
+    def sync(self) -> None:
+        """Waits until all that was appended is on the disk."""
+        flush(self._file)
 
     def close(self) -> None:
         """Lets go of the open file, finished or not."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.data import example_plan
-from transnormer.data.prepare import Plan, Source, plan, write_store
+from transnormer.data.prepare import Source, plan, write_store
 from transnormer.data.store import TokenStore
 from transnormer.files import disk_errors, lock, partial_prefix, remove_leftovers
 
@@ -31,7 +31,7 @@ def cached_store(
     the source files and on every option, so a changed source is a new store. Processes that ask at once wait for one.
     """
     wanted = plan(corpus, tokenizer, vocab_size, limit_bytes, source)
-    path = _cached(corpus, _identity(wanted), lambda path: write_store(wanted, path))
+    path = _cached(corpus, wanted.identity(), lambda path: write_store(wanted, path))
     TokenStore.open(path)
     return path
 
@@ -68,8 +68,3 @@ def _cached(name: str, identity: Any, write: Callable[[Path], None]) -> Path:
 def cache_root() -> Path:
     """Where prepared things go: $TRANSNORMER_CACHE, else ~/.cache/transnormer."""
     return Path(os.environ.get("TRANSNORMER_CACHE") or "~/.cache/transnormer").expanduser()
-
-
-def _identity(plan: Plan) -> Any:
-    ranges = {split: [(e.name, e.start, e.stop) for e in parts] for split, parts in plan.corpus.splits.items()}
-    return [plan.meta, ranges]

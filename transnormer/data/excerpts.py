@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from transnormer.data.chunking import rechunk
 from transnormer.errors import DataError
 from transnormer.files import read_errors, sha256
 
 CHUNK_BYTES = 2**20
+SEARCH_BYTES = 2**12
+# The spaces of `chunking.rechunk`, which are single bytes in UTF-8.
+_WORD_END = re.compile(rb"[^ \t\r\n](?=[ \t\r\n])")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def _decoded(excerpt: Excerpt) -> Iterator[str]:
     for data in read_bytes(excerpt):
         if (nul := data.find(b"\0")) >= 0:
             raise DataError(
-                f"{excerpt.path} is binary: byte {offset + nul} is NUL", "leave it out, or save it as plain UTF-8 text"
+                f"{excerpt.path} is binary: byte {offset + nul} is NUL ({_line(excerpt.path, offset + nul)})",
+                "leave it out, or save it as plain UTF-8 text",
             )
         held_back = len(decoder.getstate()[0])
         try:
@@ -80,9 +84,55 @@ def _decoded(excerpt: Excerpt) -> Iterator[str]:
 
 def _not_utf8(excerpt: Excerpt, offset: int) -> NoReturn:
     raise DataError(
-        f"{excerpt.path} is not UTF-8 text: byte {offset} cannot be decoded",
+        f"{excerpt.path} is not UTF-8 text: byte {offset} cannot be decoded ({_line(excerpt.path, offset)})",
         "convert it, e.g. `iconv -f latin1 -t utf-8`, or leave it out",
     )
+
+
+def _line(path: Path, offset: int) -> str:
+    """The line of a file that a byte is in, for a message."""
+    lines = sum(data.count(b"\n") for data in read_bytes(Excerpt(path, path.name, 0, offset)))
+    return f"line {lines + 1:,}"
+
+
+def cut_at_words(excerpt: Excerpt, size: int) -> Iterator[Excerpt]:
+    """Parts of about `size` bytes that begin, all but the first, with the spaces that follow a word.
+
+    Such parts tokenize as the whole does (see `chunking.rechunk`); they are longer where there is no such boundary.
+    """
+    start = excerpt.start
+    with read_errors(excerpt.path), excerpt.path.open("rb") as file:
+        while start + size < excerpt.stop:
+            stop = _next_word_end(file, start + size, excerpt.stop)
+            yield replace(excerpt, start=start, stop=stop)
+            start = stop
+    if start < excerpt.stop:
+        yield replace(excerpt, start=start)
+
+
+def cut_anywhere(excerpt: Excerpt, size: int) -> Iterator[Excerpt]:
+    """Parts of `size` bytes."""
+    for start in range(excerpt.start, excerpt.stop, size):
+        yield replace(excerpt, start=start, stop=min(start + size, excerpt.stop))
+
+
+def _next_word_end(file: BinaryIO, offset: int, stop: int) -> int:
+    """The first place behind `offset` where a word ends and a space follows; `stop` where there is none."""
+    while offset < stop:
+        file.seek(offset)
+        data = file.read(min(SEARCH_BYTES, stop - offset))
+        for found in _WORD_END.finditer(data):
+            first = found.start()
+            while first and data[first] & 0xC0 == 0x80:  # a byte that continues a character
+                first -= 1
+            character = data[first : found.end()].decode("utf-8", "replace")
+            # At the edge a character may be cut; some spaces are longer than a byte.
+            if data[first] & 0xC0 != 0x80 and not character.isspace():
+                return offset + found.end()
+        if offset + len(data) >= stop or len(data) <= 4:
+            break
+        offset += len(data) - 4  # the last character, and the space behind it, in one look
+    return stop
 
 
 def cut_at_line(excerpt: Excerpt, offset: int) -> int:
@@ -116,9 +166,10 @@ def first_bytes(excerpts: list[Excerpt], limit: int | None) -> list[Excerpt]:
 
 def _whole_characters(excerpt: Excerpt, length: int) -> int:
     with excerpt.path.open("rb") as file:
-        file.seek(excerpt.start)
-        data = file.read(length + 1)
-    while length and data[length] & 0xC0 == 0x80:  # the byte after the cut continues a character
+        file.seek(excerpt.start + max(0, length - 4))
+        around = file.read(min(length, 4) + 1)
+    while len(around) > 1 and around[-1] & 0xC0 == 0x80:  # the byte after the cut continues a character
+        around = around[:-1]
         length -= 1
     return length
 

@@ -1,26 +1,38 @@
-"""From a corpus to a token store: read, tokenize, count, write."""
+"""From a corpus to a token store: read, tokenize, count, write; streaming, on all cores, and resumable."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transnormer.data.corpora import Corpus, open_corpus
-from transnormer.data.excerpts import Excerpt, first_bytes, read_bytes, read_text, sha256_of
-from transnormer.data.token_writer import StoreWriter
+from transnormer.data.excerpts import first_bytes, read_text, sha256_of
+from transnormer.data.manifest import FILE_NAME, to_json
+from transnormer.data.prepare_state import State, forget_state, read_state, write_state
+from transnormer.data.stored_tokenizer import save_tokenizer, saved_files
+from transnormer.data.text_encoder import TextEncoder, batches, count_words
+from transnormer.data.token_writer import Counts, TokenFiles
 from transnormer.data.tokenizer_choice import TokenizerChoice, choose_tokenizer
-from transnormer.data.tokenizers import encode_bytes, encode_text
-from transnormer.errors import ConfigError, DataError
-from transnormer.files import require_free
+from transnormer.data.workers import cores, in_order
+from transnormer.errors import ConfigError, DataError, Preempted
+from transnormer.files import disk_errors, require_free, resumable_folder, write_text
+from transnormer.signals import Terminated, sigterm_raises
 
 log = logging.getLogger(__name__)
 
 Source = str | Path | Sequence[str | Path] | None
+Progress = Callable[[str, int, int], None]
+
+HINT = "make room and give the same command again: it goes on where it stopped; or choose another folder"
+BYTES_WORTH_A_PROCESS = 2**24  # a process takes a second to start, in which another does about as much
+SECONDS_BETWEEN_NOTES = 5.0  # how much work a kill may cost
 
 
 def prepare(
@@ -31,8 +43,12 @@ def prepare(
     vocab_size: int | None = None,
     limit_bytes: int | None = None,
     source: Source = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Writes a token store from a corpus and returns its path. The same input gives the same bytes, every time.
+
+    Killed or stopped, the same call goes on where it was. Memory does not grow with the corpus.
 
     corpus       see `corpora.list_corpora`; 'text' is your own files
     tokenizer    byte, bpe, word, gpt2:FOLDER, roberta:FOLDER, or a folder with a tokenizer.json; None: the corpus's own
@@ -40,10 +56,15 @@ def prepare(
     limit_bytes  use only the first so many bytes for training (and for training the tokenizer); valid and test stay
                  whole, so that their numbers can be compared whatever the limit
     source       where the corpus lies: a file or folder; for 'text' one or more patterns
+    processes    that tokenize at once (default: one per CPU, fewer for a small corpus); they do not change the result
+    progress     called now and then with what is being done, the bytes done and their total
     """
     out = Path(out)
     require_free(out)
-    write_store(plan(corpus, tokenizer, vocab_size, limit_bytes, source), out)
+    try:
+        write_store(plan(corpus, tokenizer, vocab_size, limit_bytes, source), out, processes, progress)
+    except (KeyboardInterrupt, Terminated):
+        raise Preempted(f"stopped before {out} was finished", "the same command goes on where it stopped") from None
     return out
 
 
@@ -54,6 +75,11 @@ class Plan:
     corpus: Corpus
     tokenizer: TokenizerChoice
     meta: dict[str, Any]
+
+    def identity(self) -> Any:
+        """What tells it from other plans, as JSON."""
+        ranges = {split: [(e.name, e.start, e.stop) for e in parts] for split, parts in self.corpus.splits.items()}
+        return [self.meta, ranges]
 
 
 def plan(corpus: str, tokenizer: str | None, vocab_size: int | None, limit_bytes: int | None, source: Source) -> Plan:
@@ -80,43 +106,92 @@ def plan(corpus: str, tokenizer: str | None, vocab_size: int | None, limit_bytes
     return Plan(opened, choice, meta)
 
 
-def write_store(plan: Plan, out: Path) -> None:
-    """Carries out a plan."""
+def write_store(plan: Plan, out: Path, processes: int | None = None, progress: Progress | None = None) -> None:
+    """Carries out a plan; where an earlier attempt at the same one was interrupted, it goes on there."""
     corpus = plan.corpus
-    tokenizer = plan.tokenizer.build(lambda: (text for part in corpus.splits["train"] for text in read_text(part)))
+    total = sum(len(excerpt) for excerpts in corpus.splits.values() for excerpt in excerpts)
+    if processes is None:
+        processes = max(1, min(cores(), total // BYTES_WORTH_A_PROCESS))
+    report = progress or (lambda stage, done, total: None)
+    with sigterm_raises(), resumable_folder(out, HINT) as folder, disk_errors(out, hint=HINT):
+        state = read_state(folder, plan.identity())
+        if state is None:
+            state = _begin(plan, folder, processes, report)
+        with closing(TokenFiles(folder, state.vocab_size, kept=state.splits)) as files:
+            _tokenize(plan, folder, state, files, processes, lambda done: report("tokenizing", done, total))
+            meta = dict(plan.meta)
+            if differences := _differences(corpus, files.counts):
+                meta["differs_from_published"] = differences
+                log.warning("%s is not the published one: %s; do not compare results", corpus.name, differences)
+            manifest = files.finish(saved_files(folder), meta)
+        write_text(folder / FILE_NAME, to_json(manifest), HINT)
+        forget_state(folder)
+
+
+def _begin(plan: Plan, folder: Path, processes: int, report: Progress) -> State:
+    """Learns or reads the tokenizer and saves it, so that who goes on need not do it again."""
+    corpus = plan.corpus
+    train = corpus.splits["train"]
+    total = sum(map(len, train))
+
+    def texts() -> Iterator[str]:
+        done = 0
+        for text in (text for excerpt in train for text in read_text(excerpt)):
+            yield text
+            done += len(text.encode("utf-8"))
+            report("learning the tokenizer", done, total)
+
+    def word_counts() -> Counter[str]:
+        counts: Counter[str] = Counter()
+        done = 0
+        for words, size in in_order(count_words, batches(replace(corpus, splits={"train": train})), processes):
+            counts.update(words)
+            done += size
+            report("counting words", done, total)
+        return counts
+
+    tokenizer = plan.tokenizer.build(texts, word_counts)
     if corpus.documents and tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token", "set its eos_token and save it again")
-    with StoreWriter(out, tokenizer=tokenizer, meta=plan.meta) as writer:
-        for split, excerpts in corpus.splits.items():
-            for excerpt in excerpts:
-                for ids, num_bytes, num_words in _encode(corpus, excerpt, tokenizer):
-                    writer.append(split, ids, num_bytes, num_words)
-                if corpus.documents:
-                    writer.append(split, np.array([tokenizer.eos_token_id]))
-            if writer.tokens(split) < 2:
-                raise DataError(f"{excerpts[0].path} gives '{split}' fewer than two tokens", "give more text")
-        if differences := _differences(corpus, writer):
-            writer.meta["differs_from_published"] = differences
-            log.warning("%s is not the published one: %s; do not compare results", corpus.name, differences)
+    save_tokenizer(tokenizer, folder)
+    state = State(plan.identity(), len(tokenizer), tokenizer.eos_token_id if corpus.documents else None)
+    write_state(folder, state)
+    return state
 
 
-def _encode(corpus: Corpus, excerpt: Excerpt, tokenizer: Any) -> Iterator[tuple[np.ndarray, int, int]]:
-    """(ids, bytes, words) of each piece of an excerpt."""
-    if corpus.raw:
-        inside_word = False
-        for data in read_bytes(excerpt):
-            # A word that runs on from the piece before has been counted there.
-            continues = inside_word and not data[:1].isspace()
-            inside_word = not data[-1:].isspace()
-            yield encode_bytes(data), len(data), len(data.split()) - continues
-        return
-    for text in read_text(excerpt):
-        words = len(text.split()) + (text.count("\n") if corpus.line_ends_are_words else 0)
-        yield encode_text(tokenizer, text), len(text.encode("utf-8")), words
+def _tokenize(
+    plan: Plan, folder: Path, state: State, files: TokenFiles, processes: int, report: Callable[[int], None]
+) -> None:
+    """Appends all batches but those that are done, and notes now and then how far it is."""
+    corpus = plan.corpus
+    (tokenizer_file,) = (file for file in saved_files(folder) if file.file.endswith("/tokenizer.json"))
+    encoder = TextEncoder(
+        folder / tokenizer_file.file,
+        tokenizer_file.sha256,
+        vocab_size=state.vocab_size,
+        end_of_document=state.end_of_document,
+        raw=corpus.raw,
+        line_ends_are_words=corpus.line_ends_are_words,
+    )
+    done = state.batches
+    noted = time.monotonic()
+    report(sum(counts.bytes for counts in files.counts.values()))
+    with closing(in_order(encoder, islice(batches(corpus), done, None), processes)) as encoded:
+        for split, ids, num_bytes, num_words in encoded:
+            files.append(split, ids, num_bytes, num_words)
+            done += 1
+            report(sum(counts.bytes for counts in files.counts.values()))
+            if time.monotonic() - noted >= SECONDS_BETWEEN_NOTES:
+                files.sync()
+                write_state(folder, replace(state, batches=done, splits=dict(files.counts)))
+                noted = time.monotonic()
+    for split, excerpts in corpus.splits.items():
+        if files.counts.get(split, Counts()).tokens < 2:
+            raise DataError(f"{excerpts[0].path} gives '{split}' fewer than two tokens", "give more text")
 
 
-def _differences(corpus: Corpus, writer: StoreWriter) -> dict[str, str]:
+def _differences(corpus: Corpus, counts: dict[str, Counts]) -> dict[str, str]:
     """Per split, how the files at hand differ in size from the published ones."""
     published = (corpus.published_words or {}).items()
-    found = {split: writer.words(split) for split, _ in published}
+    found = {split: counts[split].words if split in counts else 0 for split, _ in published}
     return {split: f"{found[split]:,} of {words:,} words" for split, words in published if found[split] != words}

@@ -17,6 +17,11 @@ def save_tokenizer(tokenizer: Any, store: Path) -> list[TokenizerFile]:
     if tokenizer is None:
         return []
     tokenizer.save_pretrained(store / FOLDER)
+    return saved_files(store)
+
+
+def saved_files(store: Path) -> list[TokenizerFile]:
+    """The files of the tokenizer that was saved in a store."""
     return [
         TokenizerFile(file=f"{FOLDER}/{path.name}", size=path.stat().st_size, sha256=sha256(path))
         for path in sorted((store / FOLDER).iterdir())

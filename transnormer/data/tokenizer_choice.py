@@ -24,15 +24,16 @@ class TokenizerChoice:
     vocab_size: int | None = None
     files: dict[str, Path] = field(default_factory=dict)
 
-    def build(self, training_texts: Callable[[], Iterable[str]]) -> Any:
-        """The tokenizer, trained on the texts where its kind is a trained one."""
+    def build(
+        self, training_texts: Callable[[], Iterable[str]], word_counts: Callable[[], Counter[str]] = Counter
+    ) -> Any:
+        """The tokenizer, learned from the texts, or from how often each word is in them, where its kind is learned."""
         if self.kind == "byte":
             return tokenizers.byte_tokenizer()
         if self.kind == "bpe":
             return tokenizers.train_bpe(training_texts(), self.vocab_size or DEFAULT_BPE_VOCABULARY)
         if self.kind == "word":
-            counts = Counter(word for text in training_texts() for word in text.split())
-            return tokenizers.word_tokenizer(tokenizers.word_vocabulary(counts, self.vocab_size))
+            return tokenizers.word_tokenizer(tokenizers.word_vocabulary(word_counts(), self.vocab_size))
         if self.kind == "saved":
             return tokenizers.load_tokenizer(self.files["tokenizer.json"].parent)
         load = tokenizers.gpt2_bpe if self.kind == "gpt2" else tokenizers.roberta_bpe

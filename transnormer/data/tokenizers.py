@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from transnormer.data.chunking import text_chunks
+from transnormer.data import encoding
 from transnormer.errors import ConfigError, DataError
 
 PAD, EOS, MASK = "<pad>", "<eos>", "<mask>"
@@ -20,7 +20,7 @@ SMALLEST_BPE = 256 + 3
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Ids 0..255 are the byte values of the UTF-8 text; then <pad> 256, <eos> 257, <mask> 258."""
-    alphabet = _byte_alphabet()
+    alphabet = encoding.byte_alphabet()
     tokenizer = Tokenizer(models.BPE(vocab={char: byte for byte, char in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -113,38 +113,13 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:
-    """Ids of a text as int64, nothing added; the name of a special token in the text is text, not that token."""
-    if is_byte_tokenizer(tokenizer):
-        return encode_bytes(text.encode("utf-8"))
-    # A batch of small chunks is encoded in parallel.
-    encoded = encode_texts(tokenizer, list(text_chunks(text, 2**16)))
-    return np.fromiter((number for ids in encoded for number in ids), dtype=np.int64)
+    """See `encoding.encode_text`."""
+    return encoding.encode_text(tokenizer.backend_tokenizer, text)
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each text, nothing added; the name of a special token in a text is text, not that token."""
-    backend = tokenizer.backend_tokenizer
-    before = backend.encode_special_tokens
-    backend.encode_special_tokens = True
-    backend.no_truncation()  # a tokenizer may be saved with a length to cut and pad to
-    backend.no_padding()
-    try:
-        return [encoded.ids for encoded in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    finally:
-        backend.encode_special_tokens = before
-
-
-def encode_bytes(data: bytes) -> np.ndarray:
-    """Ids of raw bytes, UTF-8 or not, in the byte tokenizer."""
-    return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
-
-
-def is_byte_tokenizer(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether ids 0..255 are the byte values and nothing but special tokens follows."""
-    backend = tokenizer.backend_tokenizer
-    if backend.get_vocab_size(with_added_tokens=False) != 256:
-        return False
-    return [backend.id_to_token(byte) for byte in range(256)] == _byte_alphabet()
+    """See `encoding.encode_texts`."""
+    return encoding.encode_texts(tokenizer.backend_tokenizer, texts)
 
 
 def writes_bytes(tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -159,7 +134,7 @@ def bytes_of_tokens(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
     if isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
         return [b" \n" if token == tokenizer.eos_token else b" " + token.encode() for token in tokens]
     special = set(tokenizer.all_special_tokens)
-    byte_of = {char: bytes([byte]) for byte, char in enumerate(_byte_alphabet())}
+    byte_of = {char: bytes([byte]) for byte, char in enumerate(encoding.byte_alphabet())}
     return [
         b"" if token in special else b"".join(byte_of.get(char, char.encode()) for char in token) for token in tokens
     ]
@@ -192,10 +167,3 @@ def _read_bpe(vocab_json: Path, merges_txt: Path) -> models.BPE:
         raise DataError(
             f"{vocab_json} and {merges_txt} are not a byte-level BPE: {problem}", "fetch GPT-2's files again"
         ) from problem
-
-
-def _byte_alphabet() -> list[str]:
-    """The printable character by which byte-level BPE writes each byte 0..255, as GPT-2 introduced it."""
-    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in visible else chr(next(others)) for byte in range(256)]

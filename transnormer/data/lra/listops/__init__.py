@@ -13,8 +13,9 @@ import numpy as np
 from transnormer.data.lra.listops.language import NUM_CLASSES, PAD, TOKENS, evaluate, to_tree_text
 from transnormer.data.lra.listops.official import read_official_tsv, write_official_tsv
 from transnormer.data.lra.listops.trees import MAX_LENGTH, sample
-from transnormer.data.lra.shards import LISTOPS, in_order
+from transnormer.data.lra.streams import LISTOPS
 from transnormer.data.sampling import generator
+from transnormer.data.workers import in_order
 from transnormer.errors import ConfigError
 
 __all__ = [

@@ -18,8 +18,9 @@ from transnormer.data.lra.pathfinder.official import read_official_folder, write
 from transnormer.data.lra.pathfinder.picture import draw, positions
 from transnormer.data.lra.pathfinder.settings import SETTINGS, Settings, settings_for
 from transnormer.data.lra.pathfinder.stamps import stamps_for
-from transnormer.data.lra.shards import PATHFINDER, in_order
+from transnormer.data.lra.streams import PATHFINDER
 from transnormer.data.sampling import generator
+from transnormer.data.workers import in_order
 from transnormer.errors import ConfigError
 
 __all__ = [

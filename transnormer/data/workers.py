@@ -1,0 +1,67 @@
+"""Work done by several processes at once, its results handed out in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from transnormer.errors import ConfigError, TransNormerError
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(make: Callable[[Item], Made], items: Iterable[Item], processes: int) -> Generator[Made, None, None]:
+    """make(item) for each item, in order; only a few are made ahead of the reader.
+
+    `make`, items and results must be picklable when processes > 1. The order, and so the outcome, does not depend on
+    the number of processes. Processes are spawned: a script of your own needs the `if __name__ == "__main__":` guard.
+    """
+    if processes < 1:
+        raise ConfigError(
+            f"processes is {processes}; at least one is needed", "set processes=1 to stay in this process"
+        )
+    if processes == 1:
+        yield from map(make, items)
+        return
+    # Spawned, not forked: the caller may hold a GPU or running threads, which a forked child cannot use.
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_start)
+    try:
+        pending: deque[Future[Made]] = deque()
+        for item in items:
+            pending.append(pool.submit(make, item))
+            if len(pending) > 2 * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        hint = "it may have run out of memory: use fewer with --processes"
+        raise TransNormerError("a worker process was killed", hint) from None
+    finally:  # the reader may stop early
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start() -> None:
+    """In a worker: end when the process that wants the results is gone, which cannot say so if it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are what runs in parallel
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
