@@ -34,7 +34,7 @@ def reproduce(
         typer.Option(
             help="lra: skyformer (what the paper states), authors (how its own rows were made), "
             "release (the authors' later, larger models) or tuned (settings chosen for T2); "
-            "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes).",
+            "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes); mlm: wikitext103 or enwiki.",
             show_default="the paper's",
         ),
     ] = None,

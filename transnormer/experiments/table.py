@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -160,6 +160,22 @@ def metric(split: Literal["valid", "test"], name: str) -> Callable[[Record], flo
         return scores.metrics.get(name) if scores else None
 
     return value
+
+
+def cost_figures(column: str, parameters: Mapping[str, float]) -> dict[str, Figure]:
+    """Size, speed and memory of a column's jobs; the paper's `parameters` are in millions."""
+    return {
+        "M parameters": Figure(column, lambda record: record.parameters / 1e6, parameters),
+        "tokens/s": Figure(column, lambda record: record.tokens_per_second, digits=0),
+        "GiB": Figure(column, lambda record: record.peak_memory_bytes and record.peak_memory_bytes / 2**30),
+    }
+
+
+def summary_of(tables: Iterable[Table], records: Records, about: str) -> str | None:
+    """The tables that have records below a line about them, for a page of results; None where there are none."""
+    ran = [table for table in tables if table.rows_that_ran(records)]
+    parts = [f"{table.title}. {table.caption}\n\n{table.markdown(records)}" for table in ran]
+    return "\n\n".join([about, *parts]) + "\n" if parts else None
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -1,9 +1,10 @@
 """Models by name, '<method>-<size>': a method is its mixers, a size is the model config they run in.
 
 Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
-parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows, and `tiny` for a laptop. A method
-without a causal form has no causal sizes. Competitors have the model configs that reproduce the paper's counts. `llama`
-is not in the paper: softmax attention in the shell that today's models have, so that a reader sees both baselines.
+parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows; `mlm-small` is for small budgets,
+`tiny` for a laptop. A method without a causal form has no causal sizes. Competitors have the model configs that
+reproduce the paper's counts. `llama` is not in the paper: softmax attention in the shell that today's models have, so
+that a reader sees both baselines.
 
 Names and sizes are data: only making a config of them loads torch.
 """
@@ -68,6 +69,22 @@ def _lra(vocab_size: int, max_length: int, num_labels: int) -> dict[str, Any]:
     return {**_LRA, "vocab_size": vocab_size, "max_position_embeddings": max_length, "num_labels": num_labels}
 
 
+# RoBERTa's.
+_MLM = {
+    "vocab_size": 50_265,
+    "causal": False,
+    "norm_first": False,
+    "norm_embedding": True,
+    "scale_embedding": False,
+    "position_embedding": "learned",
+    "attention_dropout": 0.1,
+    "init_scheme": "normal",
+    "pooling": "first",
+    "classifier_act": "tanh",
+    "ffn": {"hidden_act": "gelu"},
+}
+
+
 # "glu" and "ffn" hold what depends on the method's feed-forward layer.
 SIZES: dict[str, dict[str, Any]] = {
     "lm": {
@@ -80,21 +97,18 @@ SIZES: dict[str, dict[str, Any]] = {
         "ffn": {"hidden_act": "relu"},
     },
     "mlm": {
-        "vocab_size": 50_265,
+        **_MLM,
         "hidden_size": 768,
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
-        "causal": False,
-        "norm_first": False,
-        "norm_embedding": True,
-        "scale_embedding": False,
-        "position_embedding": "learned",
         "max_position_embeddings": 514,  # RoBERTa's table, of which 512 are used
-        "attention_dropout": 0.1,
-        "init_scheme": "normal",
-        "pooling": "first",
-        "classifier_act": "tanh",
-        "ffn": {"hidden_act": "gelu"},
+    },
+    "mlm-small": {
+        **_MLM,
+        "hidden_size": 512,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 256,
     },
     "lra-text": _lra(512, 4096, 2),
     "lra-listops": _lra(32, 2048, 10),
@@ -120,6 +134,7 @@ _FLASH = {
     "tiny": {**_SCALE_NORM, "num_hidden_layers": 7, "num_attention_heads": 1},
     # Pre-norm without a last norm: RoBERTa's model, made for post-norm, adds none.
     "mlm": {"num_hidden_layers": 24, "num_attention_heads": 1, "norm_first": True, "final_norm": "none"},
+    "mlm-small": {"num_hidden_layers": 12, "num_attention_heads": 1, "norm_first": True, "final_norm": "none"},
 }
 # Transformer-XL's model: relative positions only, post-norm, an output bias.
 _LONG_SHORT_CAUSAL = {

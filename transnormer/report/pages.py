@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.errors import TransNormerError
-from transnormer.experiments.paper import experiment, list_tables, lm, lra
+from transnormer.experiments.paper import experiment, list_tables, lm, lra, mlm
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
@@ -24,6 +24,7 @@ IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over
 IN_RESULTS: tuple[Section, ...] = (
     lm.summary,
     contexts,
+    mlm.summary,
     bench_tables.training_runs,
     bench_tables.vocabularies,
     bench_tables.decoding,

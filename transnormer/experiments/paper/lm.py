@@ -15,7 +15,7 @@ from transnormer.config.load import load_config
 from transnormer.data.corpora import ORIGINS
 from transnormer.experiments.experiment import Experiment, Selection
 from transnormer.experiments.record import Record, read_records
-from transnormer.experiments.table import Figure, Records, Table, metric, rank_correlation
+from transnormer.experiments.table import Figure, Records, Table, cost_figures, metric, rank_correlation, summary_of
 from transnormer.models.presets import SIZES, preset_fields
 
 # Perplexity on the validation and on the test split, parameters in millions.
@@ -61,12 +61,7 @@ def _figures(corpus: str) -> dict[str, Figure]:
         _ratio(split): Figure(corpus, metric(split, name), _papers(index, corpus), "lower", 3, relative_to="vanilla")
         for index, split in enumerate(splits)
     }
-    costs = {
-        "M parameters": Figure(corpus, lambda record: record.parameters / 1e6, _papers(2, corpus)),
-        "tokens/s": Figure(corpus, lambda record: record.tokens_per_second, digits=0),
-        "GiB": Figure(corpus, lambda record: record.peak_memory_bytes and record.peak_memory_bytes / 2**30),
-    }
-    return {**figures, **ratios, **costs}
+    return {**figures, **ratios, **cost_figures(corpus, _papers(2, corpus))}
 
 
 def _ratio(split: str) -> str:
@@ -147,12 +142,6 @@ class LanguageModels(Experiment):
 
 def summary(results: Path) -> str | None:
     """The tables of all corpora that have records; None where there are none."""
-    records = read_records(results / "lm")
-    ran = [table for table in TABLES.values() if table.rows_that_ran(records)]
-    if not ran:
-        return None
-    parts = [f"{table.title}. {table.caption}\n\n{table.markdown(records)}" for table in ran]
-    heading = (
-        "**Language models** (`transnormer reproduce lm`; marks and cost: [results/lm](../results/lm/README.md)).\n\n"
-    )
-    return heading + "\n\n".join(parts) + "\n"
+    link = "[results/lm](../results/lm/README.md)"
+    about = f"**Language models** (`transnormer reproduce lm`; marks and cost: {link})."
+    return summary_of(TABLES.values(), read_records(results / "lm"), about)
