@@ -40,7 +40,7 @@ from transnormer.errors import (
         (["export", "nowhere", "--out", "x"], "nowhere does not exist", ""),
         (["data", "info", "nowhere"], "nowhere", ""),
         (["data", "prepare", "--out", "x"], "nothing to prepare", "--text"),
-        (["data", "prepare", "enwik9", "--out", "x"], "unknown corpus 'enwik9'", "'enwik8'"),
+        (["data", "prepare", "enwik9", "--out", "x"], "unknown corpus 'enwik9'", "'enwiki'"),
         (["data", "prepare", "python", "--text", "*.txt", "--out", "x"], "both given", "leave one"),
         (["data", "prepare", "--text", "none/*.txt", "--out", "x"], "no file matches 'none/*.txt'", ""),
         (["data", "prepare", "--text", "*.txt", "--tokenizer", "bpee", "--out", "x"], "tokenizer 'bpee'", "'bpe'"),

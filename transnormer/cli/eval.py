@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,7 +60,11 @@ def evaluate(
 
     Example: transnormer eval run --contexts 128,512,2k,8k
     """
-    _check_options(split, text, context, stride, carry, contexts, beside)
+    asked = Asked(split, text or [], context, stride, carry, contexts)
+    asked.check()
+    if beside and not contexts:
+        raise ConfigError("--beside is for the plot of --contexts", "add --contexts 128,256,512")
+    _check_files(asked.text, beside or [])
     from transnormer.train.run_folder import RunFolder
 
     is_run = (run / "config.yaml").is_file()
@@ -67,17 +72,17 @@ def evaluate(
         model_folder(run, checkpoint)
     elif not (run / "config.json").is_file():
         RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
-    on, weights = (split or Split.valid).value, checkpoint or Weights.final
-    if is_run and not (text or context or stride or carry or contexts):
+    weights = checkpoint or Weights.final
+    if is_run and asked.is_as_in_training:
         from transnormer.train.loop import evaluate_run
 
-        scored = evaluate_run(run, on, weights.value)
+        scored = evaluate_run(run, asked.on, weights.value)
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks for all
             return
     else:
-        scored = _score(run, on, checkpoint, text or [], context, stride, carry, contexts)
+        scored = _score(run, checkpoint, asked)
     _show(scored)
-    target = out or (run / _name(weights, on, text, context, stride, carry, contexts) if is_run else None)
+    target = out or (run / asked.file_name(weights) if is_run else None)
     if target is None:
         return
     _write(target, scored)
@@ -85,65 +90,65 @@ def evaluate(
         _draw(target.with_suffix(".svg"), [target, *(beside or [])])
 
 
-def _name(
-    weights: Weights,
-    split: str,
-    text: list[Path] | None,
-    context: int | None,
-    stride: int | None,
-    carry: bool,
-    contexts: str | None,
-) -> str:
-    """The file of a result in its run folder; every eval-*.json is about a split, as readers of run folders expect."""
-    kind = "contexts" if contexts else "text" if text else "eval"
-    what = "" if kind == "text" else "-text" if text else f"-{split}"
-    options = [f"-{name}{number}" for name, number in (("context", context), ("stride", stride)) if number]
-    return f"{kind}-{weights.value}{what}{''.join(options)}{'-carry' if carry else ''}.json"
+@dataclass(frozen=True)
+class Asked:
+    """What is to be scored, and how; beside that, the options of the command are about the model."""
+
+    split: Split | None
+    text: list[Path]
+    context: int | None
+    stride: int | None
+    carry: bool
+    contexts: str | None
+
+    @property
+    def on(self) -> str:
+        """The split, where it is not a text."""
+        return (self.split or Split.valid).value
+
+    @property
+    def is_as_in_training(self) -> bool:
+        """Whether a run of any task can be scored so."""
+        return not (self.text or self.context or self.stride or self.carry or self.contexts)
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.split and self.text:
+            raise ConfigError("--split and --text are two texts to score", "leave one of them out")
+        if self.carry and (self.stride or self.context):
+            given = "--stride" if self.stride else "--context"
+            raise ConfigError(f"--carry reads without windows, {given} is about windows", "leave one of them out")
+        if self.contexts and (self.carry or self.stride or self.context):
+            raise ConfigError("--contexts stands alone", "leave --carry, --stride and --context out")
+
+    def file_name(self, weights: Weights) -> str:
+        """Of the result in a run folder; every eval-*.json is about a split, as readers of run folders expect."""
+        kind = "contexts" if self.contexts else "text" if self.text else "eval"
+        what = "" if kind == "text" else "-text" if self.text else f"-{self.on}"
+        numbers = (("context", self.context), ("stride", self.stride))
+        options = [f"-{name}{number}" for name, number in numbers if number] + ["-carry"] * self.carry
+        return f"{kind}-{weights.value}{what}{''.join(options)}.json"
 
 
-def _check_options(
-    split: Split | None,
-    text: list[Path] | None,
-    context: int | None,
-    stride: int | None,
-    carry: bool,
-    contexts: str | None,
-    beside: list[Path] | None,
-) -> None:
-    """Refuse options that contradict each other, and files that cannot be read."""
+def _check_files(texts: list[Path], curves: list[Path]) -> None:
+    """Refuse what cannot be read before anything is computed."""
     from transnormer.data.excerpts import whole_file
     from transnormer.report.context_curves import read_contexts
 
-    if split and text:
-        raise ConfigError("--split and --text are two texts to score", "leave one of them out")
-    if carry and (stride or context):
-        given = "--stride" if stride else "--context"
-        raise ConfigError(f"--carry reads without windows, {given} is about windows", "leave one of them out")
-    if contexts and (carry or stride or context):
-        raise ConfigError("--contexts stands alone", "leave --carry, --stride and --context out")
-    if beside and not contexts:
-        raise ConfigError("--beside is for the plot of --contexts", "add --contexts 128,256,512")
-    for file in text or []:
+    for file in texts:
         whole_file(file)
-    for file in beside or []:
+    for file in curves:
         read_contexts(file)
 
 
-def _score(
-    run: Path,
-    split: str,
-    checkpoint: Weights | None,
-    texts: list[Path],
-    context: int | None,
-    stride: int | None,
-    carry: bool,
-    contexts: str | None,
-) -> dict[str, Any]:
-    wanted = parse_lengths(contexts, "--contexts") if contexts else None
+def _score(run: Path, checkpoint: Weights | None, asked: Asked) -> dict[str, Any]:
+    contexts = parse_lengths(asked.contexts, "--contexts") if asked.contexts else None
     from transnormer.train.evaluate import evaluate_contexts, evaluate_text, open_subject
 
-    subject = open_subject(run, checkpoint.value if checkpoint else None, split, texts)
-    return evaluate_contexts(subject, wanted) if wanted else evaluate_text(subject, context, stride, carry)
+    subject = open_subject(run, checkpoint.value if checkpoint else None, asked.on, asked.text)
+    if contexts:
+        return evaluate_contexts(subject, contexts)
+    return evaluate_text(subject, asked.context, asked.stride, asked.carry)
 
 
 def _show(scored: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,18 @@ from transnormer.models.hub import LOCAL
 from transnormer.models.quiet import no_progress_bars
 
 
-def load_causal_lm(folder: Path, device: str = "auto", dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, Any]:
+def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
     """The model of a folder, in evaluation mode on `device` (auto: CUDA where there is one), and its tokenizer.
 
-    It computes in `dtype`, or in `decode_dtype` of that device.
+    It computes in `decode_dtype` of that device.
     """
+    model = load_model(folder, device)
+    with _load_errors(folder):
+        return model, AutoTokenizer.from_pretrained(folder, **LOCAL)
+
+
+def load_model(folder: Path, device: str = "auto", dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The model alone, which computes in `dtype` where one is given."""
     architecture = architecture_of(folder)
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
         raise ConfigError(
@@ -29,14 +38,18 @@ def load_causal_lm(folder: Path, device: str = "auto", dtype: torch.dtype | None
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no CUDA device", hint="use --device cpu")
     target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    with _load_errors(folder), no_progress_bars():
+        chosen = dtype or decode_dtype(target)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, **LOCAL)
+    return model.to(target).eval()
+
+
+@contextmanager
+def _load_errors(folder: Path) -> Iterator[None]:
     try:
-        with no_progress_bars():
-            chosen = dtype or decode_dtype(target)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, **LOCAL)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        yield
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return model.to(target).eval(), tokenizer
 
 
 def decode_dtype(device: torch.device) -> torch.dtype | str:

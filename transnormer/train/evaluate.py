@@ -22,7 +22,7 @@ from transnormer.data.tokenizers import load_tokenizer
 from transnormer.environment import describe_environment
 from transnormer.errors import ConfigError, DataError
 from transnormer.files import sha256
-from transnormer.generate.load import load_causal_lm
+from transnormer.generate.load import load_model
 from transnormer.models.heads import TransNormerForCausalLM
 from transnormer.step.execution import Execution
 from transnormer.tasks.protocols.carried import CarriedState
@@ -80,12 +80,13 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
     if config:
         weights, step = weights_folder(RunFolder(path), checkpoint or "final")
         facts = {"run": str(path), "checkpoint": checkpoint or "final", "step": step}
-    model, tokenizer = load_causal_lm(weights, ranks.device.type, torch.float32)
+    model = load_model(weights, ranks.device.type, torch.float32)
     if not isinstance(model, TransNormerForCausalLM):
         raise ConfigError(f"{path} holds a {type(model).__name__}", "eval scores models of this package")
     stream: TokenStream
     corpus = None
     if texts:
+        tokenizer = load_tokenizer(weights)
         _require_fit(weights, tokenizer, model)
         stream = read_texts(texts, tokenizer)
         info = stream.info
