@@ -35,6 +35,22 @@ def test_the_last_line_trains_a_model_that_fits_this_machine(
     assert cli(*arguments, *others).code == 0
 
 
+def test_a_store_goes_through_pieces(cli: Callable, store: Path, tmp_path: Path) -> None:
+    pieces = tmp_path / "in pieces"
+    done = cli("data", "split", store, "--size", "10KB", "--out", pieces)
+    assert done.code == 0, done.err
+    assert cli("data", "verify", pieces).code == 0
+    program, *arguments, out = shlex.split(done.out.splitlines()[-1].removeprefix("use them: "))
+    assert (program, out) == ("transnormer", "store")
+    assert cli(*arguments, tmp_path / out).code == 0
+    assert (tmp_path / out / "manifest.json").read_bytes() == (store / "manifest.json").read_bytes()
+    (pieces / "piece-00001").write_bytes(b"")
+    for arguments in (("verify", pieces), ("join", pieces, "--out", tmp_path / "again")):
+        done = cli("data", *arguments)
+        assert done.code == 5
+        assert "piece-00001 (0 bytes" in done.err
+
+
 def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

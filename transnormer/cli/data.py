@@ -1,4 +1,4 @@
-"""`transnormer data`: prepare, show, verify and describe stores."""
+"""`transnormer data`: prepare, show, verify, describe and split stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transnormer.cli.console import print_table, print_text
+from transnormer.cli.data_pieces import join, split
 from transnormer.cli.progress import BytesProgress
 from transnormer.errors import ConfigError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transnormer.data.store import TokenStore
 
 app = typer.Typer(help="Prepare, show, verify and describe stores of text and of examples.", no_args_is_help=True)
+app.command()(split)
+app.command()(join)
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A folder that `transnormer data prepare` wrote.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of generated or held-out examples (lra).", show_default="0")]
@@ -162,13 +165,20 @@ def show(
 
 
 @app.command()
-def verify(store: Store) -> None:
-    """Read every byte of a store and compare it with the recorded hashes.
+def verify(
+    store: Annotated[Path, typer.Argument(metavar="STORE|DIR", help="A store, or a folder of its pieces.")],
+) -> None:
+    """Read every byte of a store, or of its pieces, and compare it with the recorded hashes.
 
     Example: transnormer data verify store
     """
+    from transnormer.data.manifest import PIECES_FILE
     from transnormer.data.open_store import open_store
+    from transnormer.data.store_pieces import check_pieces
 
+    if (store / PIECES_FILE).is_file():
+        print_text(f"{store} is whole: each of {check_pieces(store):,} pieces has its recorded size and sha256")
+        return
     open_store(store).verify()
     print_text(f"{store} is whole: every file has its recorded size and sha256")
 

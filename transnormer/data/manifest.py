@@ -37,6 +37,7 @@ from transnormer.errors import ConfigError, DataError
 from transnormer.files import read_errors, sha256
 
 FILE_NAME = "manifest.json"
+PIECES_FILE = "pieces.json"  # what a store that was split into pieces has instead
 # What a store of each format holds, for the message that another kind was needed.
 CONTENTS = {"transnormer-token-store": "running text", "transnormer-example-store": "labelled examples"}
 
@@ -173,6 +174,8 @@ def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
         manifest = kind.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         hint = "`transnormer data prepare ... --out STORE` writes one"
+        if (store / PIECES_FILE).is_file():
+            hint = f"it is in pieces: `transnormer data join {store} --out STORE` puts them together"
         raise DataError(f"{store} is not a {kind.kind}: it has no {FILE_NAME}", hint) from None
     except ValidationError as error:
         first = error.errors()[0]
@@ -191,17 +194,22 @@ def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
 
 
 def check_hashes(store: Path, manifest: AnyManifest) -> None:
-    """Reads every file of a store; a DataError names the first that differs from its manifest."""
+    """Reads every file of a store; a DataError names all that differ from its manifest."""
+    wrong = []
     for recorded in manifest.files():
-        _check_sizes(store, [recorded])
         path = store / recorded.file
-        with read_errors(path):
-            actual = sha256(path)
+        try:
+            _check_sizes(store, [recorded])
+            with read_errors(path):
+                actual = sha256(path)
+        except DataError as problem:
+            wrong.append(problem.message)
+            continue
         if actual != recorded.sha256:
-            raise DataError(
-                f"{path} was altered: its sha256 is {actual[:12]}..., not {recorded.sha256[:12]}... as recorded",
-                prepare_again(store),
-            )
+            shown = f"{actual[:12]}..., not {recorded.sha256[:12]}... as recorded"
+            wrong.append(f"{path} was altered: its sha256 is {shown}")
+    if wrong:
+        raise DataError("; ".join(wrong), prepare_again(store))
 
 
 def prepare_again(store: Path) -> str:
