@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from transnormer.config.load import load_config
+from transnormer.config.load import PREPARATION_KEYS, load_config
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
@@ -24,7 +24,9 @@ _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest
 
 def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
     """Everything about a finished job; `ended` is None where this runner did not see it run."""
-    changes = differences(load_config(job.recipe, job.settings), job.config, besides={"seed"} | job.place_keys)
+    idle = PREPARATION_KEYS if job.has_store else ()  # the store says what it was prepared from
+    recipe = load_config(job.recipe, job.settings)
+    changes = differences(recipe, job.config, besides={"seed", *job.place_keys, *idle})
     best, test = result["best"], result["test"]
     written = RunFolder(job.folder).result_file.stat().st_mtime
     return Record(

@@ -284,4 +284,5 @@ def _cost(records: Records) -> str:
     seconds = statistics.fmean(record.seconds for record in records)
     at_once = "/".join(dict.fromkeys(str(record.jobs_at_once or "?") for record in records))
     resumed = RESUMED if any(record.resumed_after for record in records) else ""
-    return f"{rate:,.0f}, {memory}, {seconds:,.0f}, {at_once}{resumed}"
+    steps = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    return f"{steps}, {memory}, {seconds:,.0f}, {at_once}{resumed}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from record_case import record_tree
-from reproduce_case import ReproduceCase
+from reproduce_case import TINY, ReproduceCase
 
 from transnormer.config.load import load_config
 from transnormer.data.prepare import prepare
@@ -203,7 +203,8 @@ def test_from_text_to_the_page(case: ReproduceCase, tmp_path: Path) -> None:
     assert ours.data.label == "stand-in"
     assert ours.data.digest == vanilla.data.digest
     assert ours.changes["train.steps"] == 4
-    assert "model.preset" not in ours.changes.keys() | vanilla.changes.keys()
+    overridden = {override.partition("=")[0] for override in [*TINY, *SIZE]} - {"train.device"}
+    assert ours.changes.keys() == vanilla.changes.keys() == overridden, "not what a row or a store is"
     run = json.loads((case.runs / "enwiki-t2-0" / "result.json").read_text())
     assert ours.valid is not None
     assert ours.test is not None
