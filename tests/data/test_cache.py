@@ -2,12 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+from transnormer.data import cache as cache_module
+from transnormer.data import prepare
 from transnormer.data.cache import cached_store
 from transnormer.data.store import TokenStore
 from transnormer.errors import DataError
@@ -60,50 +64,53 @@ def test_every_option_and_the_contents_of_the_source_make_another_store(cache: P
     assert visible(cache) == sorted(path.name for path in paths)
 
 
-AT_ONCE = """
-import sys, time
-from pathlib import Path
-from transnormer.data import cache
+def forked(function: Callable[..., None], *arguments: object) -> BaseProcess:
+    """A process that has imported already what this one has; what it patches is its own."""
+    process = get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    return process
 
-text, meeting_point, me = sys.argv[1:]
-write_store = cache.write_store
 
-def slow_write_store(plan, path):
-    print("writing")
-    time.sleep(1)
-    write_store(plan, path)
+def ask(text: Path, notes: Path, me: str) -> None:
+    """Ask for a store when the other process is ready to, and note what came of it."""
+    write_store = cache_module.write_store
 
-cache.write_store = slow_write_store
-Path(meeting_point, me).touch()
-while len(list(Path(meeting_point).iterdir())) < 2:
-    time.sleep(0.01)
-print(cache.cached_store("text", "bpe", 280, source=text))
-"""
+    def slow_write_store(plan: object, path: Path) -> None:
+        (notes / f"{me} writes").touch()
+        time.sleep(0.5)
+        write_store(plan, path)
+
+    cache_module.write_store = slow_write_store
+    (notes / f"{me} is ready").touch()
+    while len(list(notes.glob("* is ready"))) < 2:
+        time.sleep(0.01)
+    (notes / f"{me} found").write_text(str(cached_store("text", "bpe", 280, source=str(text))))
 
 
 def test_processes_that_ask_at_once_share_one_store(cache: Path, text: Path, tmp_path: Path):
-    (tmp_path / "meet").mkdir()
-    command = [sys.executable, "-c", AT_ONCE, str(text), str(tmp_path / "meet")]
-    running = [subprocess.Popen([*command, me], stdout=subprocess.PIPE, text=True) for me in ("a", "b")]
-    answers = [process.communicate(timeout=600)[0].split() for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    assert sum(answer.count("writing") for answer in answers) == 1
-    assert len({answer[-1] for answer in answers}) == 1
-    TokenStore.open(answers[0][-1]).verify()
-    assert visible(cache) == [Path(answers[0][-1]).name]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    running = [forked(ask, text, notes, me) for me in ("a", "b")]
+    for process in running:
+        process.join()
+        assert process.exitcode == 0
+    assert len(list(notes.glob("* writes"))) == 1
+    (found,) = {file.read_text() for file in notes.glob("* found")}
+    TokenStore.open(found).verify()
+    assert visible(cache) == [Path(found).name]
+
+
+def ask_and_be_killed(text: Path) -> None:
+    prepare.SECONDS_BETWEEN_NOTES = 0
+    prepare.to_json = lambda manifest: os.kill(os.getpid(), signal.SIGKILL)
+    cached_store("text", source=str(text))
 
 
 def test_what_a_killed_process_left_is_continued(cache: Path, text: Path):
     """Killed as all was tokenized; the next one only writes the manifest, and not one file is left over."""
-    script = (
-        "import os, signal\n"
-        "from transnormer.data import cache, prepare\n"
-        "prepare.SECONDS_BETWEEN_NOTES = 0\n"
-        "prepare.to_json = lambda manifest: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"cache.cached_store('text', source={str(text)!r})\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script], check=False, timeout=600)
-    assert killed.returncode == -signal.SIGKILL
+    killed = forked(ask_and_be_killed, text)
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     assert visible(cache) == []
     (unfinished,) = cache.glob(".*.unfinished")
     written = (unfinished / "train-00000.bin").stat().st_ino
