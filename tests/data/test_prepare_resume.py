@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import resource
 import signal
@@ -246,6 +247,12 @@ def test_bad_text_leaves_nothing_to_go_on_with(texts: Path, tmp_path: Path):
     ):
         prepare("text", tmp_path / "store", source=str(tmp_path / "*.txt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt", "valid.txt"]
+
+
+def test_what_is_wrong_comes_back_from_a_worker_as_it_was():
+    error = DataError("what", "what to do")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.message, again.hint, str(again)) == (DataError, "what", "what to do", str(error))
 
 
 def test_one_at_a_time(texts: Path, tmp_path: Path):
