@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transnormer.bench.speed_models import SETTINGS, FixedBatch, build_model
+from transnormer.bench.settings import SETTINGS
+from transnormer.bench.speed_models import FixedBatch, build_model
 from transnormer.models.presets import METHODS
 
 

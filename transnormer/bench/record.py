@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transnormer.environment import describe_environment
 from transnormer.files import disk_errors, nearest_existing, write_json, write_text
 
 _HINT = "choose another --out"
@@ -58,6 +57,8 @@ def _table(path: Path) -> Path:
 
 
 def _write(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
+    from transnormer.environment import describe_environment  # with torch, for which checks of --out need not wait
+
     record = {
         "benchmark": name,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

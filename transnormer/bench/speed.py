@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from transnormer.bench.ops import GateFailed
+from transnormer.bench.settings import setting_named
 from transnormer.bench.speed_measurement import (
     KINDS,
     OUT_OF_MEMORY,
@@ -20,7 +21,6 @@ from transnormer.bench.speed_measurement import (
     parameters,
     prepare,
 )
-from transnormer.bench.speed_models import known_methods, setting_named
 from transnormer.bench.worker import Worker, WorkerLost
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.step.execution import CannotRun, Execution
@@ -66,10 +66,6 @@ def measure_speed(
     many `compile_jobs` build and compile side by side, each in its process; one at a time is measured.
     """
     executions = executions_of(execution, device)
-    known = known_methods(setting_name)
-    for method in methods:
-        if method not in known:
-            raise ConfigError(f"method '{method}' cannot run in setting '{setting_name}'", did_you_mean(method, known))
     wanted = [
         Measurement(setting_name, method, length, kind, executions[0])
         for method in methods

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from transnormer.bench.flops import peak_flops, training_flops
 from transnormer.bench.ops import GateFailed
-from transnormer.bench.speed_models import SETTINGS, STEPS_AT_ONCE, FixedBatch, build_model, run_config
+from transnormer.bench.settings import SETTINGS
+from transnormer.bench.speed_models import STEPS_AT_ONCE, FixedBatch, build_model, run_config
 from transnormer.bench.timing import median_seconds, require_device
 from transnormer.bench.tuning import tune_one_at_a_time
 from transnormer.models.backbone import TransNormerPreTrainedModel

@@ -83,10 +83,10 @@ def ops(
         raise ConfigError(
             "--cases, --shapes, --peers and --compile-jobs are for a GPU", "use --device cuda, or --lengths"
         )
+    wanted = parse_lengths(lengths)
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import recorded, write_record
 
-    wanted = parse_lengths(lengths)
     settings = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM, "lengths": wanted}
     rows = []
     for row in recorded(measure_ops(wanted), out, "ops", settings):
@@ -166,12 +166,12 @@ def loss(
 
     Example: transnormer bench loss --device cuda --out results/bench/loss-h200.json
     """
+    typed = parse_lengths(vocabularies, "--vocabularies") if vocabularies else None
     from transnormer.bench.loss import TOKENS, VOCABULARIES, WIDTH, measure_loss
     from transnormer.bench.record import recorded, write_record
     from transnormer.bench.timing import require_device
 
-    where = require_device(device.value)
-    sizes = parse_lengths(vocabularies, "--vocabularies") if vocabularies else list(VOCABULARIES)
+    where, sizes = require_device(device.value), typed or list(VOCABULARIES)
     settings = {"device": where.type, "tokens": TOKENS[where.type], "width": WIDTH, "vocabularies": sizes}
     rows = []
     for row in recorded(measure_loss(sizes, where), out, "loss", settings):
@@ -212,16 +212,19 @@ def speed(
 
     Example: transnormer bench speed --device cuda --execution cuda_graph --compile-jobs 8 --out speed.json
     """
+    from transnormer.bench.settings import known_methods
+
+    wanted, chosen = parse_lengths(lengths), choose_names("--methods", methods, known_methods(setting))
+    # All names were right: now torch may be loaded, which takes seconds.
     from transnormer.bench.record import recorded, write_record, write_table
-    from transnormer.bench.speed import describe, known_methods, measure_speed
+    from transnormer.bench.speed import describe, measure_speed
     from transnormer.bench.speed_table import exponents, markdown
     from transnormer.bench.timing import require_device
 
-    where, wanted = require_device(device.value), parse_lengths(lengths)
+    where = require_device(device.value)
     settings = {**describe(setting, where, execution=execution.value), "lengths": wanted}
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
-    chosen = [name.strip() for name in methods.split(",")] if methods else known_methods(setting)
     measured = measure_speed(
         setting,
         chosen,

@@ -32,14 +32,19 @@ def decode(
 
     Example: transnormer bench decode --device cuda --out results/bench/decode.json
     """
+    from transnormer.models.presets import require_preset
+
+    for name in (preset, against):
+        require_preset(name)
+    lengths = parse_lengths(contexts or _CONTEXTS[device], "--contexts")
+    sizes = parse_lengths(batches or _BATCHES[device], "--batches")
+    # All names were right: now torch may be loaded, which takes seconds.
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
     from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
-    lengths = parse_lengths(contexts or _CONTEXTS[device], "--contexts")
-    sizes = parse_lengths(batches or _BATCHES[device], "--batches")
     settings = {
         "preset": preset,
         "against": against,
