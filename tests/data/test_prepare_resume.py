@@ -287,6 +287,26 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytes
     assert TokenStore.open(tmp_path / "store").splits["train"].words == 210 * (24_000_000 // len(line))
 
 
+def test_a_tokenizer_is_learned_from_a_share_of_a_large_text(
+    texts: Path, expected: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Which needs no more memory the larger it is, and is said in the manifest."""
+    monkeypatch.setattr(prepare_module, "LEARNING_BYTES", 10_000)
+    read: list[tuple[int, int]] = []
+    store = bpe_store(
+        texts, tmp_path / "store", progress=lambda stage, *sizes: read.append(sizes) if stage[0] == "l" else None
+    )
+    train = TokenStore.open(store).splits["train"].bytes
+    every = -(-train // 10_000)
+    assert every > 2
+    assert read[-1][0] == pytest.approx(train / every, rel=0.2)
+    assert read[-1][1] == train // every
+    assert TokenStore.open(store).meta["tokenizer"]["learned_from"] == f"one in {every} parts of 1,500 bytes"
+    assert everything(store)["tokenizer/tokenizer.json"] != expected["tokenizer/tokenizer.json"]
+    monkeypatch.setattr(prepare_module, "LEARNING_BYTES", train)
+    assert everything(bpe_store(texts, tmp_path / "all")) == expected
+
+
 @pytest.mark.slow
 def test_200_megabytes_in_a_process_that_may_not_have_two_gibibytes(tmp_path: Path):
     generator = random.Random(5)

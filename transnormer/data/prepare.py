@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from transnormer.data import text_encoder
 from transnormer.data.corpora import Corpus, open_corpus
 from transnormer.data.excerpts import first_bytes, read_text, sha256_of
 from transnormer.data.manifest import FILE_NAME, to_json
@@ -32,6 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 HINT = "make room and give the same command again: it goes on where it stopped; or choose another folder"
 BYTES_WORTH_A_PROCESS = 2**24  # a process takes a second to start, in which another does about as much
+LEARNING_BYTES = 2**28  # of text at most that a bpe is learned from; more needs memory and changes little
 SECONDS_BETWEEN_NOTES = 5.0  # how much work a kill may cost
 
 
@@ -94,13 +96,15 @@ def plan(corpus: str, tokenizer: str | None, vocab_size: int | None, limit_bytes
             raise ConfigError(f"limit_bytes {limit_bytes} leaves no text to train on", "use e.g. 1000000")
         opened = replace(opened, splits={**opened.splits, "train": train})
     files = {excerpt.name: excerpt.path for excerpts in opened.splits.values() for excerpt in excerpts}
-    meta = {
+    meta: dict[str, Any] = {
         "corpus": corpus,
         "split_rule": opened.split_rule,
         "limit_bytes": limit_bytes,
         "tokenizer": choice.description(),
         "sources": {name: sha256_of(path) for name, path in sorted(files.items())},
     }
+    if choice.kind == "bpe" and (every := _learned_from(opened)) > 1:
+        meta["tokenizer"] |= {"learned_from": f"one in {every} parts of {text_encoder.BATCH_BYTES:,} bytes"}
     if opened.stands_in_for:
         meta["stands_in_for"] = opened.stands_in_for
     return Plan(opened, choice, meta)
@@ -131,20 +135,21 @@ def write_store(plan: Plan, out: Path, processes: int | None = None, progress: P
 def _begin(plan: Plan, folder: Path, processes: int, report: Progress) -> State:
     """Learns or reads the tokenizer and saves it, so that who goes on need not do it again."""
     corpus = plan.corpus
-    train = corpus.splits["train"]
-    total = sum(map(len, train))
+    train = replace(corpus, splits={"train": corpus.splits["train"]})
+    total = sum(map(len, train.splits["train"]))
+    every = _learned_from(corpus)
 
     def texts() -> Iterator[str]:
         done = 0
-        for text in (text for excerpt in train for text in read_text(excerpt)):
-            yield text
-            done += len(text.encode("utf-8"))
-            report("learning the tokenizer", done, total)
+        for piece in (piece for batch in islice(batches(train), 0, None, every) for piece in batch.pieces):
+            yield from read_text(piece.excerpt)
+            done += len(piece.excerpt)
+            report("learning the tokenizer", done, total // every)
 
     def word_counts() -> Counter[str]:
         counts: Counter[str] = Counter()
         done = 0
-        for words, size in in_order(count_words, batches(replace(corpus, splits={"train": train})), processes):
+        for words, size in in_order(count_words, batches(train), processes):
             counts.update(words)
             done += size
             report("counting words", done, total)
@@ -157,6 +162,11 @@ def _begin(plan: Plan, folder: Path, processes: int, report: Progress) -> State:
     state = State(plan.identity(), len(tokenizer), tokenizer.eos_token_id if corpus.documents else None)
     write_state(folder, state)
     return state
+
+
+def _learned_from(corpus: Corpus) -> int:
+    """One in how many batches a bpe is learned from: evenly over the text, as much of it as is worth it."""
+    return -(-sum(map(len, corpus.splits["train"])) // LEARNING_BYTES)
 
 
 def _tokenize(
