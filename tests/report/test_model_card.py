@@ -16,6 +16,7 @@ from tiny_run import tiny_config, tiny_store
 from transnormer.cli.app import main
 from transnormer.errors import DataError
 from transnormer.files import write_json
+from transnormer.models.presets import preset
 from transnormer.report.model_card import model_card
 from transnormer.train.loop import evaluate_run, train
 
@@ -115,6 +116,14 @@ def test_a_folder_of_no_run_has_a_card_that_says_so(model: Path, tmp_path: Path)
     assert card.count("exported from a folder of no run") == 2
     assert results_in(tmp_path / "again" / "README.md") == {}
     assert ModelCard(card).data.license == "unknown"
+
+
+@pytest.mark.parametrize(("name", "is_fixed"), [("t2-tiny", True), ("vanilla-tiny", False), ("flash_quad-tiny", False)])
+def test_only_a_state_of_fixed_size_is_called_one(name: str, is_fixed: bool, tmp_path: Path):
+    preset(name).save_pretrained(tmp_path)
+    exported = {"architecture": "TransNormerForCausalLM", "loads with": "transformers.AutoModelForCausalLM"}
+    exported |= {"parameters": "1", "dtype": "float32", "tokenizer": "none"}
+    assert ("fixed size" in model_card("model", tmp_path, exported, "unknown")) == is_fixed
 
 
 def test_data_that_moved_are_known_by_their_digest(run: Path, tmp_path: Path):

@@ -17,6 +17,7 @@ from transnormer.data.open_store import open_store
 from transnormer.errors import DataError, TransNormerError
 from transnormer.experiments.recording import data_of, without_folder
 from transnormer.files import read_floats
+from transnormer.mixers.registry import mixer_class
 from transnormer.report.run_record import RunRecord, read_run
 
 
@@ -79,7 +80,7 @@ def model_card(name: str, source: Path, exported: dict[str, Any], license_id: st
         library=exported["loads with"].partition(".")[0],
         has_tokenizer=has_tokenizer,
         length=_length(record, config, head),
-        has_fixed_state=config["causal"] and "softmax" not in config["mixers"],
+        has_fixed_state=config["causal"] and all(mixer_class(mixer).traits.recurrent for mixer in config["mixers"]),
         command=shlex.join(map(without_folder, result["command"])) if result else None,
         keys=_keys(record) if record else None,
     )
