@@ -45,6 +45,13 @@ def write_run(
     return folder
 
 
+def test_a_model_that_came_with_weights_is_called_by_them(tmp_path):
+    folder = write_run(tmp_path / "a", "t2-tiny")
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"preset": None, "init": "/models/exported"}}))
+    write_page(run_page([read_run(folder)]), tmp_path / "page.html")
+    assert "that of /models/exported" in (tmp_path / "page.html").read_text()
+
+
 def test_the_page_shows_the_numbers_and_loads_nothing(tmp_path):
     runs = [read_run(write_run(tmp_path / "a", "t2-tiny")), read_run(write_run(tmp_path / "b", "vanilla-tiny", False))]
     write_page(run_page(runs), tmp_path / "page.html")

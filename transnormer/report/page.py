@@ -90,12 +90,12 @@ def run_page(runs: Sequence[RunRecord]) -> Page:
     rows = []
     for run, found in zip(runs, scores, strict=True):
         if run.result is None:
-            rows.append([run.name, run.config["model"]["preset"], "not finished"] + [""] * (len(metrics) + 1))
+            rows.append([run.name, run.model, "not finished"] + [""] * (len(metrics) + 1))
             continue
         rows.append(
             [
                 run.name,
-                run.result["preset"],
+                run.model,
                 f"{run.result['parameters']:,}",
                 f"{run.result['tokens_per_second']:,.0f}",
                 *(found.get(name, "") for name in metrics),

@@ -25,6 +25,12 @@ class RunRecord:
     evaluations: list[dict[str, Any]]
     result: dict[str, Any] | None
 
+    @property
+    def model(self) -> str:
+        """Its preset; a model that came with weights to start from may have none."""
+        section = self.config["model"]
+        return section["preset"] or f"that of {section['init']}"
+
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """Several run folders; those of the same name are called by the path that was given."""
