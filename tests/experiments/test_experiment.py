@@ -167,7 +167,10 @@ def test_every_table_of_the_paper_has_jobs_whose_names_are_theirs_alone() -> Non
     for name in list_tables():
         table = experiment(name)
         for setup in table.setups:
-            selection = Selection(table.rows, table.columns(setup), [1], setup, overrides=["data.source=somewhere"])
+            rows, elsewhere = table.rows, ["data.source=somewhere"]
+            if name == "glue":  # nobody can count the steps of its epochs, and it has parents with data of their own
+                rows, elsewhere = rows[:2], [*elsewhere, "glue.epochs=null", "mlm:data.source=somewhere"]
+            selection = Selection(rows, table.columns(setup), [1], setup, overrides=elsewhere)
             for job in plan(table, selection, Path("runs")):
                 found.setdefault((table.folder(setup), job.name), set()).add(job.identity)
     assert all(len(identities) == 1 for identities in found.values())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from glue_files import TASKS, WORDS
+from glue_files import TASKS, WORDS, write_task
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -155,6 +155,18 @@ def test_what_epochs_decide_is_not_decided_twice(glue_store: Stores, tmp_path: P
     config = settled(config_of("sst2", store, "train.steps=7", "glue.epochs=null", "train.eval_every=3"))
     assert (config.train.steps, config.train.eval_every) == (7, 3)
     assert settled(config_of("sst2", store, "train.eval_every=3")).train.eval_every == 3
+
+
+def test_a_source_is_counted_and_prepared_on_first_use(glue_bpe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
+    source = write_task(tmp_path / "CoLA", "cola")
+    settings = [f"data.source={source}", f"data.tokenizer=roberta:{glue_bpe}", "glue.max_length=16"]
+    config = settled(load_config("glue/cola", [*TINY, *settings, "train.device=cpu"]))
+    assert config.train.steps == math.ceil(3 * WORDS["train"] / 16)
+    assert not (tmp_path / "cache").exists(), "counting prepares nothing"
+    assert build_task(config).store.max_length == 16
+    with pytest.raises(ConfigError, match=r"glue/cola needs a tokenizer"):
+        settled(load_config("glue/cola", [f"data.source={source}"]))
 
 
 def test_every_task_has_a_recipe(glue_store: Stores):

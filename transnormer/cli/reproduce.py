@@ -25,7 +25,8 @@ def reproduce(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; lm: the set-up.",
+            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; "
+            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; lm, mlm: that of the set-up.",
             show_default="all",
         ),
     ] = None,
@@ -34,7 +35,8 @@ def reproduce(
         typer.Option(
             help="lra: skyformer (what the paper states), authors (how its own rows were made), "
             "release (the authors' later, larger models) or tuned (settings chosen for T2); "
-            "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes); mlm: wikitext103 or enwiki.",
+            "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes); "
+            "mlm, glue: wikitext103 or enwiki.",
             show_default="the paper's",
         ),
     ] = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from transnormer.experiments.job import INIT_KEY, Job
 from transnormer.experiments.record import Record
 from transnormer.experiments.table import Table, cost, cost_in_words, marks_in_words, seeds_in_words
 from transnormer.models.presets import model_config
+from transnormer.tasks.registry import settled
 
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
 
@@ -76,6 +78,8 @@ class Experiment(ABC):
     setups: ClassVar[Mapping[str, str]]
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
     guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    # Whether the weights of a job stay once it has a record; many short jobs of large models would fill a disk.
+    keeps_weights: ClassVar[bool] = True
 
     @property
     def home(self) -> str:
@@ -101,6 +105,10 @@ class Experiment(ABC):
 
         Only the latter is a difference from the recipe that a table marks.
         """
+
+    def variants(self, setup: str) -> Mapping[str, Sequence[str]]:
+        """Jobs of one row, column and seed, of which a table shows the best: their names and settings."""
+        return {"": ()}
 
     def parent(self, row: str, column: str, seed: int, selection: Selection) -> Cell | None:
         """The job whose final weights those of a row and column begin with; `settings` must name their preset."""
@@ -171,7 +179,7 @@ def chosen_setup(text: str | None, known: Iterable[str]) -> str:
 
 
 def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
-    """All jobs in the order in which they are started: seed by seed, row by row, over all columns.
+    """All jobs in the order in which they are started: seed by seed, row by row, over all columns and variants.
 
     Those that cannot work are named in one error, each with its reason.
     """
@@ -188,28 +196,26 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
         )
     faults = Faults()
     stores: dict[str, list[str]] = {}
+    variants = experiment.variants(selection.setup)
+    every = list(product(selection.seeds, selection.rows, variants))
     for column in selection.columns:
-        with faults.of(job_name(row, column, seed) for seed in selection.seeds for row in selection.rows):
+        with faults.of(job_name(row, column, seed, variant) for seed, row, variant in every):
             stores[column] = _store(experiment, column, selection)
     jobs, parent_of = [], _parents(experiment, selection, runs)
-    for seed in selection.seeds:
-        for row in selection.rows:
-            for column in stores:
-                name = job_name(row, column, seed)
-                with faults.of([name]):
-                    recipe = experiment.recipe(column, selection.setup)
-                    settings = experiment.settings(row, column, selection)
-                    parent = parent_of(row, column, seed)
-                    init = [f"model.init={parent.folder.absolute()}"] if parent else []
-                    arguments = [*settings, *init, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
-                    config = load_config(recipe, arguments)
-                    model_config(config.model)  # the config of a model checks its options
-                    if config.model.init and not parent:
-                        model_keys(Path(config.model.init))  # and this, that there is a model in it
-                    jobs.append(
-                        Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings), parent)
-                    )
-    faults.raise_if_any(len(selection.rows) * len(selection.columns) * len(selection.seeds))
+    for seed, row, column, variant in product(selection.seeds, selection.rows, stores, variants):
+        name = job_name(row, column, seed, variant)
+        with faults.of([name]):
+            recipe = experiment.recipe(column, selection.setup)
+            settings = [*experiment.settings(row, column, selection), *variants[variant]]
+            parent = parent_of(row, column, seed)
+            init = [f"model.init={parent.folder.absolute()}"] if parent else []
+            arguments = [*settings, *init, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
+            config = settled(load_config(recipe, arguments))
+            model_config(config.model)  # the config of a model checks its options
+            if config.model.init and not parent:
+                model_keys(Path(config.model.init))  # and this, that there is a model in it
+            jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings), parent))
+    faults.raise_if_any(len(every) * len(selection.columns))
     return jobs
 
 
@@ -263,9 +269,9 @@ def recipe_folders(records: Sequence[Record]) -> set[str]:
     return {record.recipe_folder for record in records if record.recipe_folder}
 
 
-def job_name(row: str, column: str, seed: int) -> str:
+def job_name(row: str, column: str, seed: int, variant: str = "") -> str:
     """What a job, its run folder and its record are called."""
-    return f"{column}-{row}-{seed}"
+    return "-".join([column, row, *([variant] if variant else []), str(seed)])
 
 
 def _store(experiment: Experiment, column: str, selection: Selection) -> list[str]:

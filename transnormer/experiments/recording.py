@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from transnormer.config.load import PREPARATION_KEYS, load_config
+from transnormer.config.load import load_config
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
 from transnormer.experiments.record import Data, Hardware, Parent, Record, Scores, execution_in
 from transnormer.experiments.worker_pool import Worker
-from transnormer.tasks.registry import find_data, task_entry
+from transnormer.tasks.registry import find_data, settled, task_entry
 from transnormer.train.run_folder import RunFolder
 
 _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest of the store has them all
@@ -24,9 +24,10 @@ _MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest
 
 def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
     """Everything about a finished job; `ended` is None where this runner did not see it run."""
-    idle = PREPARATION_KEYS if job.has_store else ()  # the store says what it was prepared from
-    recipe = load_config(job.recipe, job.settings)
-    changes = differences(recipe, job.config, besides={"seed", *job.place_keys, *idle})
+    own = [*job.settings, *([f"data.store={job.config.data.store}"] if job.has_store else [])]
+    # The same store says what it was prepared from, and how many steps the epochs of the recipe are.
+    recipe = settled(load_config(job.recipe, own))
+    changes = differences(recipe, job.config, besides={"seed"} | job.place_keys)
     best, test = result["best"], result["test"]
     written = RunFolder(job.folder).result_file.stat().st_mtime
     return Record(

@@ -234,6 +234,8 @@ class Runner:
     def _record(self, job: Job, result: dict[str, Any], ended: Worker | None) -> Record:
         record = record_of(job, result, self.stores[job.data_key], ended)
         record.write(self._results_of(job))
+        if job.home is None and not self.experiment.keeps_weights:
+            RunFolder(job.folder).remove_weights()
         self.records[job.identity] = record
         self._write_page()
         return record

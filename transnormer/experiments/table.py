@@ -67,6 +67,8 @@ class Table:
     in_paper: Collection[str]
     figures: Mapping[str, Figure]
     locate: Callable[[Record], tuple[str, str] | None]
+    # What jobs of a row, column and seed differ in: those that score best, as a mean over seeds, are shown alone.
+    variant: Callable[[Record], Any] | None = None
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
     notes: Callable[[Records], Sequence[str]] = lambda _: ()  # below it, after what its marks mean
 
@@ -106,7 +108,20 @@ class Table:
     def of(self, records: Records, row: str | None, column: str) -> list[Record]:
         """The records, one for each seed, in a row (None: in any) and column."""
         located = [(record, self.locate(record)) for record in records]
-        return [record for record, at in located if at and at[1] == column and row in (None, at[0])]
+        rows: dict[str, list[Record]] = {}
+        for record, at in located:
+            if at and at[1] == column and row in (None, at[0]):
+                rows.setdefault(at[0], []).append(record)
+        return [record for found in rows.values() for record in self._best_variant(found)]
+
+    def _best_variant(self, records: Records) -> Records:
+        if self.variant is None:
+            return records
+        variants: dict[Any, list[Record]] = {}
+        for record in records:
+            variants.setdefault(self.variant(record), []).append(record)
+        sign = 1 if records[0].higher_is_better else -1
+        return max(variants.values(), key=lambda found: sign * statistics.fmean(record.score for record in found))
 
     def value(self, records: Records, row: str, heading: str) -> float | None:
         """The mean over seeds."""

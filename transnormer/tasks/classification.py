@@ -79,6 +79,11 @@ class Classification(Task):
         return self.store.max_length
 
     @property
+    def positions(self) -> int:
+        """The length of the longest sequence that a model must be able to read."""
+        return self.store.max_length
+
+    @property
     def model_fields(self) -> dict[str, Any]:
         """What the task changes of a model, below what the config does."""
         return {}
@@ -97,7 +102,7 @@ class Classification(Task):
         section = self.config.model
         fields = {"causal": False, "num_labels": self.store.num_labels, **self.model_fields, **section.changes()}
         size = model_config(section, **fields)
-        positions = self.store.max_length
+        positions = self.positions
         if section.max_position_embeddings is not None and section.max_position_embeddings < positions:
             raise ConfigError(
                 f"model.max_position_embeddings ({section.max_position_embeddings}) is shorter than the sequences of "

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.cache import cached_examples
 from transnormer.data.example_plan import Plan
 from transnormer.data.examples import ExampleStore
 from transnormer.data.glue.prepare import plan
@@ -55,7 +54,10 @@ class Glue(Classification):
         glue, train, optim = config.glue, config.train, config.optim
         if glue.epochs is None:
             return config
-        examples = len(ExampleStore.open(config.data.store or cached_examples(cls.plan(config))).split("train"))
+        if config.data.store:
+            examples = len(ExampleStore.open(config.data.store).split("train"))
+        else:
+            examples = len(cls.plan(config).source.parts["train"].splits["train"])
         steps = math.ceil(glue.epochs * examples / train.batch_size)
         warmup = int(glue.warmup_ratio * steps)
         for key, section, value in (("train.steps", train, steps), ("optim.warmup_steps", optim, warmup)):
@@ -99,6 +101,11 @@ class Glue(Classification):
 
     def vocab_size(self, model: TransNormerConfig) -> int:
         return self.store.vocab_size
+
+    @property
+    def positions(self) -> int:
+        """Not the store's limit: few examples come near it, and a pre-trained model may have fewer positions."""
+        return max(self.width(split) for split in self.store.splits)
 
     def width(self, split: str) -> int:
         longest = int(self.examples(split).lengths.max())

@@ -20,6 +20,7 @@ from transnormer.files import (
     lock,
     nearest_existing,
     read_floats,
+    remove,
     remove_leftovers,
     require_unlocked,
     sync,
@@ -96,6 +97,12 @@ class RunFolder:
     def lock_file(self) -> Path:
         """Locked by the one writer; holds its pid and host."""
         return self.path / "lock"
+
+    def remove_weights(self) -> None:
+        """Let the weights of a finished run go; what it was and achieved stays."""
+        for folder in (self.final, self.checkpoints):
+            if folder.is_dir():
+                remove(folder)
 
     def require_new(self) -> None:
         """Refuse a folder that is in use or holds anything, without touching it."""
