@@ -189,5 +189,5 @@ def test_a_tokenizer_without_mask_says_which_have_one(tmp_path: Path):
     with StoreWriter(tmp_path / "ids", vocab_size=11) as writer:
         writer.append("train", np.arange(100) % 11)
     config = RunConfig.model_validate({"task": "masked_lm", "data": {"store": str(tmp_path / "ids")}})
-    with pytest.raises(ConfigError, match=r"needs a tokenizer with a <mask>.*roberta:FOLDER"):
+    with pytest.raises(ConfigError, match=r"ids: masked_lm needs a tokenizer with a <mask>.*roberta:FOLDER"):
         MaskedLM(config)

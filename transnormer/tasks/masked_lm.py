@@ -55,4 +55,7 @@ class MaskedLM(TokenWindowTask):
 
     @cached_property
     def _masking(self) -> Masking:
-        return Masking(self.tokenizer)
+        try:
+            return Masking(self.tokenizer)
+        except ConfigError as error:
+            raise ConfigError(f"{self.store.path}: {error.message}", error.hint) from error
