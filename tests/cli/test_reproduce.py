@@ -164,8 +164,10 @@ def test_a_damaged_record_is_named(cli: Callable, tmp_path: Path, monkeypatch: p
     assert "listops-t2-42.json is not JSON" in done.err
 
 
-def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "transnormer", "reproduce", "lra", "--methods", "t2", "--tasks", "pathfinder"]
+def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_again(
+    tmp_path: Path, forked_command: tuple[str, ...]
+) -> None:
+    command = [*forked_command, "reproduce", "lra", "--methods", "t2", "--tasks", "pathfinder"]
     process = subprocess.Popen(
         [*command, *TINY],
         cwd=tmp_path,
@@ -173,7 +175,6 @@ def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_aga
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     stores = tmp_path / "cache" / "stores"
     try:
@@ -184,7 +185,6 @@ def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_aga
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)  # the end of the output, which the workers have open, too
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("a worker is left")
     assert process.returncode == 75, err
     assert "error: stopped while the data of lra/pathfinder were generated" in err
