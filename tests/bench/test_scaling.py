@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transnormer.bench.scaling import exponent
-from transnormer.bench.speed_table import exponents, markdown
+from transnormer.bench.speed_table import exponent, exponents, markdown
 from transnormer.cli.lists import parse_lengths
 from transnormer.errors import ConfigError
 

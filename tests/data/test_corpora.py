@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transnormer.data.corpora import Corpus, list_corpora, open_corpus
+from transnormer.data.corpora import Corpus, open_corpus
 from transnormer.data.excerpts import read_bytes
 from transnormer.errors import ConfigError, DataError
 
@@ -260,4 +260,3 @@ def test_a_missing_source_says_how_to_give_it(name: str):
 def test_an_unknown_corpus_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown corpus 'wikitext-103'.*did you mean 'wikitext103'"):
         open_corpus("wikitext-103")
-    assert list_corpora() == ["enwik8", "enwiki", "python", "text", "wikitext103", "wikitext2"]

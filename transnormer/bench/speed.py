@@ -22,7 +22,7 @@ from transnormer.bench.speed_measurement import (
     prepare,
 )
 from transnormer.bench.worker import Worker, WorkerLost
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError
 from transnormer.step.execution import CannotRun, Execution
 
 T = TypeVar("T")
@@ -35,8 +35,6 @@ _ABOUT = {"eager": "", "compile": ", torch.compile", "cuda_graph": ", torch.comp
 
 def executions_of(name: str, device: torch.device) -> tuple[Execution, ...]:
     """What `name` tries on a device, in this order; a row says which one it came to, and why not those before it."""
-    if name not in _ABOUT:
-        raise ConfigError(f"unknown execution '{name}'", did_you_mean(name, _ABOUT))
     if name == "cuda_graph" and device.type != "cuda":
         raise ConfigError(
             "--execution cuda_graph records CUDA graphs, and there are none on the CPU", "use --device cuda"

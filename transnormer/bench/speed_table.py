@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
-from transnormer.bench.scaling import exponent
 from transnormer.markdown import markdown_table
 
 _KINDS = ("train", "inference")
@@ -21,6 +23,13 @@ def exponents(rows: list[Row]) -> dict[str, dict[str, float | None]]:
             cells = [row for row in rows if row["method"] == method and key in row]
             slopes[method][kind] = exponent([row["length"] for row in cells], [1 / row[key] for row in cells])
     return slopes
+
+
+def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float | None:
+    """The p of cost ~ T^p: the slope of the least-squares line through (log T, log cost); None for less than two."""
+    if len(lengths) < 2:
+        return None
+    return statistics.linear_regression([*map(math.log, lengths)], [*map(math.log, costs)]).slope
 
 
 def markdown(rows: list[Row], slopes: dict[str, dict[str, float | None]]) -> str:

@@ -33,11 +33,6 @@ class Corpus:
     stands_in_for: str | None = None  # a published corpus that it resembles and whose results it must not be set beside
 
 
-def list_corpora() -> list[str]:
-    """Names for `open_corpus`."""
-    return sorted(_loaders())
-
-
 def require_corpus(name: str) -> None:
     """Refuse a name that is none of a corpus."""
     if name not in _loaders():

@@ -52,7 +52,7 @@ def prepare(
 
     Killed or stopped, the same call goes on where it was. Memory does not grow with the corpus.
 
-    corpus       see `corpora.list_corpora`; 'text' is your own files
+    corpus       see `corpora.open_corpus`; 'text' is your own files
     tokenizer    byte, bpe, word, gpt2:FOLDER, roberta:FOLDER, or a folder with a tokenizer.json; None: the corpus's own
     vocab_size   of a trained bpe (default 8000), or how many words to keep (default all)
     limit_bytes  use only the first so many bytes for training (and for training the tokenizer); valid and test stay

@@ -34,11 +34,6 @@ TASKS = {
 }
 
 
-def list_tasks() -> list[str]:
-    """Names for the `task` key."""
-    return sorted(TASKS)
-
-
 def task_entry(name: str) -> Entry:
     """What is known of a task without its class."""
     if name not in TASKS:
