@@ -160,20 +160,22 @@ def test_one_kill_at_each_part_of_the_work(texts: Path, expected: dict, tmp_path
 
 
 def test_workers_end_with_a_killed_parent_and_the_work_goes_on(texts: Path, expected: dict, tmp_path: Path):
-    out = tmp_path / "store"
+    out, halfway = tmp_path / "store", tmp_path / "halfway"
 
-    def slowly(stage: str, done: int, total: int) -> None:
-        time.sleep(0.05 if stage == "tokenizing" else 0)
+    def held(stage: str, done: int, total: int) -> None:
+        if stage == "tokenizing" and done > total / 2:
+            halfway.touch()
+            while True:  # until it is killed: who waits for that cannot come too late
+                time.sleep(1)
 
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        bpe_store(texts, out, processes=2, progress=slowly)
+        bpe_store(texts, out, processes=2, progress=held)
         os._exit(0)
     process = psutil.Process(pid)
-    shard = tmp_path / ".store.unfinished" / "train-00000.bin"
-    while not (shard.exists() and shard.stat().st_size > 2000):
-        assert process.is_running()
+    while not halfway.exists():
+        assert process.status() != psutil.STATUS_ZOMBIE
         time.sleep(0.01)
     workers = process.children(recursive=True)
     assert len(workers) >= 2

@@ -45,9 +45,11 @@ class Forks:
 
     def start_ranks(self, *arguments: str | Path, fault: Fault | None = None) -> list[int]:
         """Start a command as the two ranks of one run, as torchrun does, and return their pids."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        # Kept, so that the system gives the port to nobody else; the ranks may share what does not listen.
+        self._port = socket.socket()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind(("127.0.0.1", 0))
+        port = str(self._port.getsockname()[1])
         shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
         return [self.start(*arguments, fault=fault, environment=environment) for environment in ranks]
@@ -74,7 +76,7 @@ class Forks:
     def close(self) -> None:
         assert self._server.stdin is not None
         self._server.stdin.close()
-        self._server.wait(timeout=300)
+        self._server.wait()
 
     def _ask(self, request: dict[str, Any]) -> str:
         assert self._server.stdin is not None
