@@ -56,7 +56,8 @@ def in_order(make: Callable[[Item], Made], items: Iterable[Item], processes: int
 def _start() -> None:
     """In a worker: end when the process that wants the results is gone, which cannot say so if it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are what runs in parallel
+    # The workers are what runs in parallel; without threads at all, which one can ask for too, tokenizers is slower.
+    os.environ["RAYON_NUM_THREADS"] = "1"
     parent = multiprocessing.parent_process()
     assert parent is not None
 
