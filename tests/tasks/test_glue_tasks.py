@@ -79,6 +79,10 @@ def test_scores_counted_by_hand(glue_store: Stores, task: str):
             continue
         examples = glue.store.split(split)
         predicted = [model.label(int(length)) for length in examples.lengths[:, 0]]
+        classes = range(len(spec.labels))
+        confusion = sklearn.confusion_matrix(examples.labels, predicted, labels=list(classes))
+        prefix = "" if split == "valid" else f"{split}."
+        assert [[sums[f"{prefix}{a}>{b}"] for b in classes] for a in classes] == confusion.tolist()
         for name in spec.metrics:
             assert found.pop(f"{name}{ending}") == pytest.approx(expected[name](examples.labels, predicted), abs=1e-6)
     assert list(found) == ["loss"]

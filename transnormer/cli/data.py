@@ -84,7 +84,8 @@ def prepare(
             _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
             print_text(f"use it: transnormer train {name} --out run {shlex.quote(f'data.store={out}')}")
         else:
-            _refuse({**for_lra, "--processes": processes}, "is for text and the lra tasks")
+            _refuse(for_lra, "is for the lra tasks")
+            _refuse({"--processes": processes}, "is for text and the lra tasks")
             options = {"max_length": max_length} if max_length else {}
             _prepare_examples(name, out, source=source, tokenizer=tokenizer, limit=limit, **options)
             print_text(

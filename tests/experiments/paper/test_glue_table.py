@@ -11,11 +11,14 @@ import pytest
 from record_case import STAND_IN, record_tree
 from reproduce_case import ReproduceCase
 
+from transnormer.data.examples import ExampleStore
 from transnormer.data.prepare import prepare
 from transnormer.errors import ConfigError
 from transnormer.experiments.experiment import Selection, plan
 from transnormer.experiments.paper.glue import AVERAGED, FIGURES, PAPER, RATES, TABLES, TASKS, Glue, locate, summary
 from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.recording import record_of
+from transnormer.train.loop import train
 
 PRINTED = [78.79, 78.20, 76.87, 77.01, 63.41, 70.00, 79.38, 78.78]  # the averages of the paper
 
@@ -146,5 +149,10 @@ def test_epochs_are_no_difference_from_the_recipe(
     data.mkdir()
     (data / "cola").symlink_to(glue_store("cola"))
     monkeypatch.setattr(Glue, "parent", lambda *_: None)
-    jobs = plan(Glue(), Selection(["t2"], ["cola"], [1], "enwiki", data), tmp_path / "runs")
+    size = ["model.num_hidden_layers=2", "model.num_attention_heads=2", "model.hidden_size=16", "train.device=cpu"]
+    jobs = plan(Glue(), Selection(["t2"], ["cola"], [1], "enwiki", data, size), tmp_path / "runs")
     assert [job.steps for job in jobs] == [8] * 4  # three epochs of 40 examples in batches of 16
+    result = train(jobs[0].config, jobs[0].folder, show=False)
+    found = record_of(jobs[0], result, ExampleStore.open(data / "cola"), None)
+    assert found.changes == {"model.hidden_size": 16, "model.num_attention_heads": 2, "model.num_hidden_layers": 2}
+    jobs[0].check_folder()  # the run has the very config that was planned
