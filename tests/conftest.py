@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from hypothesis import settings
 _HERE = Path(__file__).parent
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something about who else uses the machine, not about the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

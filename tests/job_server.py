@@ -89,8 +89,6 @@ def attend(connection: socket.socket) -> NoReturn:
 def run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
     code = 1
     try:
-        # Tests that run in the background of a shell, which ignores it, start commands as a terminal does.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])

@@ -64,8 +64,6 @@ def run(
     code = 1
     try:
         os.environ.update(environment)
-        # Tests that run in the background of a shell, which ignores it, start commands as a terminal does.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
