@@ -191,6 +191,6 @@ def test_step_and_score_are_one_graph_to_a_compiler(
 
     monkeypatch.setattr(Execution, "compile", compile_it)
     train(config, tmp_path / "ours", show=False)
-    assert len(compiled) == (2 if task == "causal_lm" else 3)  # the step, and the scores of one or two splits
+    assert len(compiled) == 3  # the step, and the scores of two splits
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
     torch.compiler.reset()
