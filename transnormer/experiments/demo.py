@@ -12,7 +12,7 @@ from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
 from transnormer.files import write_json
 
-METHODS = ("t2", "vanilla")
+METHODS = ("t2", "llama", "linear_elu")
 STATE_LENGTHS = (1024, 16_384)
 PROMPT = "def read_file(path"
 COLUMNS = ("model", "parameters", "valid bits/byte", "train tokens/s", "decode state, 1k", "decode state, 16k")

@@ -1,4 +1,4 @@
-"""The page of the demo: both models side by side, their loss curves, and what T2 wrote."""
+"""The page of the demo: its models side by side, their loss curves, and what T2 wrote."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def write_demo_page(twins: Sequence[Twin], sample: str, path: Path) -> None:
     result = twins[0].result
     page = Page(
         title="TransNormer demo",
-        lead=f"A tiny TransNormer (T2) and a vanilla transformer of the same size, {result['tokens']:,} tokens of "
-        "Python source each, trained one after the other on this machine. Both use the recipe `demo`, whose learning "
-        "rate was chosen on T2.",
+        lead=f"A tiny TransNormer (T2), softmax attention in the same shell with RoPE (llama) and a linear transformer "
+        f"(1+elu) of the same size, {result['tokens']:,} tokens of Python source each, trained one after the other on "
+        "this machine.",
         sections=[
             Section(
                 "Side by side",
                 text=f"Scored on held-out files: {result['protocol']}. The decode state of TransNormer stays as it "
-                "is however long the sequence grows; the vanilla transformer's cache grows with it.",
+                "is however long the sequence grows; that of softmax attention grows with it.",
                 table=Table(COLUMNS, [twin.row() for twin in twins]),
             ),
             Section(

@@ -1,0 +1,76 @@
+"""The learning rates of the demo: each of its models at every rate, so that none is shown at another's best.
+
+Not in the paper, whose rate of 5e-4 is for models 200 times as large. `transnormer demo` trains each model at the rate
+that is best here, on the validation split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from transnormer.experiments.demo import METHODS
+from transnormer.experiments.experiment import Experiment, Selection
+from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.table import Figure, Records, Table, metric, summary_of
+
+RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
+
+
+def locate(record: Record) -> tuple[str, str] | None:
+    """Method and rate of a record; None for one of another experiment."""
+    method, _, size = record.preset.rpartition("-")
+    rates = {float(rate): rate for rate in RATES}
+    rate = rates.get(record.config["optim"]["lr"])
+    return (method, rate) if record.recipe == "demo" and size == "tiny" and rate else None
+
+
+def best_rates(records: Records) -> dict[str, str]:
+    """The rate of each method at which the validation split has the fewest bits per byte."""
+    found = {}
+    for method in TABLE.rows_that_ran(records):
+        scores = {rate: score for rate in RATES if (score := TABLE.value(records, method, rate)) is not None}
+        found[method] = min(scores, key=lambda rate: scores[rate])
+    return found
+
+
+def _chosen(records: Records) -> list[str]:
+    return [f"The demo trains at {', '.join(f'{rate} ({row})' for row, rate in best_rates(records).items())}."]
+
+
+TABLE = Table(
+    title="Bits per byte by learning rate",
+    caption="On the validation split, after the 300 steps of the recipe `demo`; lower is better.",
+    rows=METHODS,
+    in_paper=METHODS,
+    figures={rate: Figure(rate, metric("valid", "bits_per_byte"), {}, "lower", 3) for rate in RATES},
+    locate=locate,
+    notes=_chosen,
+)
+
+
+class DemoRates(Experiment):
+    """A column is a rate."""
+
+    name = "demo-rates"
+    title = "The learning rates of the demo"
+    tables = (TABLE,)
+    setups: ClassVar = {"demo": "demo"}
+    rows = METHODS
+    guesses: ClassVar = {"cuda": dict.fromkeys(RATES, 50.0), "cpu": dict.fromkeys(RATES, 3.0)}
+
+    def columns(self, setup: str) -> Sequence[str]:
+        return RATES
+
+    def recipe(self, column: str, setup: str) -> str:
+        return "demo"
+
+    def settings(self, row: str, column: str, selection: Selection) -> list[str]:
+        return [f"model.preset={row}-tiny", f"optim.lr={column}"]
+
+
+def summary(results: Path) -> str | None:
+    """The table; None where there are no records."""
+    about = "**The learning rates of the demo** (`transnormer reproduce demo-rates --seeds 0`)."
+    return summary_of([TABLE], read_records(results / "demo-rates"), about)
