@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from conftest import blocks_in
 
 from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.pages import generated
@@ -18,36 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def usage_blocks() -> list[tuple[str, str]]:
+def test_usage(run_blocks):
     usage = re.search(r"^## Usage$(.*?)^## ", README, re.MULTILINE | re.DOTALL)
     assert usage is not None
-    return re.findall(r"^```(\w+)\n(.*?)^```", usage.group(1), re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def folder_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user has it, with the files that the examples name."""
-    folder = tmp_path_factory.mktemp("usage")
-    (folder / "docs").symlink_to(ROOT / "docs")
-    (folder / "README.md").symlink_to(ROOT / "README.md")
-    return folder
-
-
-def test_usage(folder_of_a_user, forked_command):
-    """The command line without the imports of each command; that the command is installed is the packaging's to see."""
-    blocks = usage_blocks()
+    blocks = blocks_in(usage.group(1))
     assert [language for language, _ in blocks] == ["python", "bash", "python"]
-    command = folder_of_a_user / "bin" / "transnormer"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.join(forked_command)} "$@"\n')
-    command.chmod(0o755)
-    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
-    # transformers copies the loader file of a model folder into its cache.
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HOME": str(folder_of_a_user / "cache")}
-    for language, code in blocks:
-        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euc", code]
-        done = subprocess.run(command, cwd=folder_of_a_user, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    run_blocks(blocks)
 
 
 def test_the_two_commands_exist():
@@ -72,10 +44,15 @@ def test_the_readme_has_at_most_three_tables_of_results():
     assert "](docs/results.md)" in results.group(1)
 
 
-def test_every_page_is_linked():
-    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
-    unlinked = {page.relative_to(ROOT).as_posix() for page in pages} - set(re.findall(r"\]\(([^)#]+)\)", README))
-    assert unlinked == {"README.md"}
+def test_every_page_is_reached_from_the_readme():
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop().resolve()
+        if page not in reached and page.suffix == ".md" and page.is_file():
+            reached.add(page)
+            ahead += [page.parent / link for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))]
+    pages = {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")}
+    assert pages - reached == set()
 
 
 def test_tables_are_made_again_where_a_page_has_lost_them():

@@ -41,6 +41,12 @@ class Decoder:
 
     `compiled` fuses the small kernels of a recorded step. It is off unless asked for, here and in both commands:
     compiling takes tens of seconds, what it saves is tens of microseconds a token.
+
+    >>> import torch
+    >>> decoder = tn.Decoder(tn.TransNormerForCausalLM(tn.preset("t2-tiny")).eval(), batch_size=2)
+    >>> decoder.prefill(torch.zeros(2, 10, dtype=torch.long))
+    >>> decoder.generate(5).shape
+    torch.Size([2, 5])
     """
 
     def __init__(

@@ -16,7 +16,11 @@ _COLDEST = 1e-30
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a token is sampled from: softmax(logits / temperature) of the `top_k` best and of the `top_p` best mass."""
+    """What a token is sampled from: softmax(logits / temperature) of the `top_k` best and of the `top_p` best mass.
+
+    >>> tn.Sampling(temperature=0.8, top_p=0.95)
+    Sampling(temperature=0.8, top_k=None, top_p=0.95)
+    """
 
     temperature: float = 1.0
     top_k: int | None = None

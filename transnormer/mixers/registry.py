@@ -39,7 +39,11 @@ def _discover() -> dict[str, type[Mixer]]:
 
 
 def list_mixers() -> list[str]:
-    """The names of all mixers."""
+    """The names of all mixers.
+
+    >>> {"diag", "norm", "softmax"} <= set(tn.list_mixers())
+    True
+    """
     return sorted(_discover())
 
 
@@ -100,7 +104,13 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def build_mixer(name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any) -> Mixer:
-    """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does."""
+    """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does.
+
+    >>> import torch
+    >>> mixer = tn.build_mixer("performer", hidden_size=64, num_heads=4, causal=True, max_length=512)
+    >>> mixer(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
+    """
     check_options(name, options)
     cls = mixer_class(name)
     return cls(hidden_size=hidden_size, num_heads=num_heads, causal=causal, max_length=max_length, **options)

@@ -55,7 +55,13 @@ class TransNormerPreTrainedModel(PreTrainedModel):
 
 
 class TransNormerModel(TransNormerPreTrainedModel):
-    """Token ids [B, T] to hidden states [B, T, hidden_size]."""
+    """Token ids [B, T] to hidden states [B, T, hidden_size].
+
+    >>> import torch
+    >>> model = tn.TransNormerModel(tn.preset("t2-tiny"))
+    >>> model(torch.randint(0, 256, (2, 100))).last_hidden_state.shape
+    torch.Size([2, 100, 128])
+    """
 
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)

@@ -23,6 +23,13 @@ class DecodeCache(DynamicCache):
     """transformers' DynamicCache that also counts tokens when every layer is recurrent and none keeps keys.
 
     Rows are chosen and repeated in all that a layer holds; transformers moves keys and values alone.
+
+    >>> import torch
+    >>> model = tn.TransNormerForCausalLM(tn.preset("t2-tiny"))
+    >>> cache = tn.DecodeCache(model.config)
+    >>> _ = model(input_ids=torch.zeros(1, 20, dtype=torch.long), past_key_values=cache)
+    >>> cache.get_seq_length()
+    20
     """
 
     def __init__(self, config: TransNormerConfig) -> None:
@@ -137,7 +144,17 @@ def write_state(cache: Cache, index: int, state: State, new_tokens: int) -> None
 
 
 def state_bytes(cache: Cache) -> int:
-    """Bytes of everything a cache holds."""
+    """Bytes of everything a cache holds.
+
+    >>> import torch
+    >>> model = tn.TransNormerForCausalLM(tn.preset("t2-tiny"))
+    >>> cache, sizes = tn.DecodeCache(model.config), []
+    >>> for _ in range(2):
+    ...     _ = model(input_ids=torch.zeros(1, 64, dtype=torch.long), past_key_values=cache)
+    ...     sizes.append(tn.state_bytes(cache))
+    >>> sizes[0] == sizes[1]  # it does not grow
+    True
+    """
     total = 0
     for layer in cache.layers:
         held = list(layer.recurrent_states.values()) if isinstance(layer, LinearAttentionLayer) else []

@@ -28,7 +28,11 @@ from transnormer.models.hub import AUTO_MAP, write_loader
 
 @strict
 class TransNormerConfig(ModelFields, PreTrainedConfig):
-    """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`."""
+    """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`.
+
+    >>> tn.TransNormerConfig(num_hidden_layers=4, hidden_size=64, num_attention_heads=4).mixers
+    ['diag', 'diag', 'norm', 'norm']
+    """
 
     model_type = "transnormer"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the Trainer adds a list to it

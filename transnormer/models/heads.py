@@ -38,7 +38,13 @@ def _require_table(config: TransNormerConfig) -> None:
 
 
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
-    """Predicts the next token; generates with a state that does not grow with the sequence."""
+    """Predicts the next token; generates with a state that does not grow with the sequence.
+
+    >>> import torch
+    >>> model, tokens = tn.TransNormerForCausalLM(tn.preset("t2-tiny")), torch.randint(0, 256, (2, 100))
+    >>> model(tokens, labels=tokens).logits.shape
+    torch.Size([2, 100, 259])
+    """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
@@ -138,7 +144,13 @@ class MaskedLMHead(nn.Module):
 
 
 class TransNormerForMaskedLM(TransNormerPreTrainedModel):
-    """Predicts masked tokens from both sides."""
+    """Predicts masked tokens from both sides.
+
+    >>> import torch
+    >>> model = tn.TransNormerForMaskedLM(tn.preset("t2-tiny", causal=False))
+    >>> model(torch.randint(0, 256, (2, 100))).logits.shape
+    torch.Size([2, 100, 259])
+    """
 
     _tied_weights_keys = {"lm_head.decoder.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
@@ -258,7 +270,13 @@ def _pool(x: Tensor, mask: Tensor | None, config: TransNormerConfig) -> Tensor:
 
 
 class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
-    """Classifies a sequence (GLUE, four of the five LRA tasks)."""
+    """Classifies a sequence (GLUE, four of the five LRA tasks).
+
+    >>> import torch
+    >>> model = tn.TransNormerForSequenceClassification(tn.preset("t2-tiny", causal=False, num_labels=5))
+    >>> model(torch.randint(0, 256, (2, 100))).logits.shape
+    torch.Size([2, 5])
+    """
 
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)
@@ -297,7 +315,14 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
 
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
-    """Classifies a pair from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval)."""
+    """Classifies a pair from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval).
+
+    >>> import torch
+    >>> model = tn.TransNormerForPairClassification(tn.preset("t2-tiny", causal=False, num_labels=2))
+    >>> first, second = torch.randint(0, 256, (2, 3, 100))
+    >>> model(first, pair_input_ids=second).logits.shape
+    torch.Size([3, 2])
+    """
 
     def __init__(self, config: TransNormerConfig) -> None:
         super().__init__(config)

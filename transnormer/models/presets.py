@@ -172,7 +172,11 @@ REFINEMENTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def list_presets() -> list[str]:
-    """All preset names."""
+    """All preset names.
+
+    >>> "t2-lm" in tn.list_presets()
+    True
+    """
     return [f"{method}-{size}" for method in METHODS for size in SIZES if _serves(method, SIZES[size]["causal"])]
 
 
@@ -217,6 +221,9 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
     """The config behind a preset name, with any field of TransNormerConfig overridden.
 
     `mixer_options` are merged per mixer; the layer split follows `num_hidden_layers` unless `mixers` is given.
+
+    >>> tn.preset("t2-tiny", num_hidden_layers=6).mixers
+    ['diag', 'diag', 'diag', 'norm', 'norm', 'norm']
     """
     require_preset(name, overrides.get("causal"))
     from transnormer.models.config import TransNormerConfig, check_types, plain

@@ -34,7 +34,14 @@ def norm_decode_step(
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E]."""
+    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E].
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(2, 1, 4, 16) for _ in range(3))
+    >>> memory = torch.zeros(2, 4, 16, 16)
+    >>> tn.ops.norm_decode_step(q, k, v, memory, positions=torch.tensor([0, 0])).shape
+    torch.Size([2, 1, 4, 16])
+    """
     phi = feature_map_named(feature_map)
     batch, heads = _check("norm_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     if memory.shape != (batch, heads, q.shape[-1], v.shape[-1]):
@@ -74,6 +81,12 @@ def diag_decode_step(
     """Attention inside the token's block, whose S slots `keys` and `values` [B, S, H, D] take it in at position % S.
 
     A block fills its slots from the first on: what lies behind the newest token is of the block before, and not seen.
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(2, 1, 4, 16) for _ in range(3))
+    >>> keys, values = torch.zeros(2, 64, 4, 16), torch.zeros(2, 64, 4, 16)
+    >>> tn.ops.diag_decode_step(q, k, v, keys, values, positions=torch.tensor([0, 0])).shape
+    torch.Size([2, 1, 4, 16])
     """
     if kind not in KINDS:
         raise ConfigError(f"diag_decode_step: unknown kind '{kind}'", did_you_mean(kind, KINDS))

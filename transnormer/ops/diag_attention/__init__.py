@@ -74,6 +74,11 @@ def diag_attention(
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
     The square sums Σo² [B, T, H], in float32, are what an RMSNorm over all heads divides by.
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(2, 100, 4, 16) for _ in range(3))
+    >>> tn.ops.diag_attention(q, k, v, causal=True, block_size=32).shape
+    torch.Size([2, 100, 4, 16])
     """
     check_qkv("diag_attention", q, k, v, mask)
     if kind not in KINDS:

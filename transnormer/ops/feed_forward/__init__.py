@@ -28,6 +28,11 @@ def glu(
     output bias: added by the caller, a compiler fuses it with the dropout and the residual that follow. Under autocast
     the products are in its dtype. The kernel keeps x, gate and up for the backward, not their product (of layers of
     small width x alone), and is differentiable once.
+
+    >>> import torch
+    >>> wide, out = torch.nn.Linear(8, 2 * 16), torch.nn.Linear(16, 8)
+    >>> tn.ops.glu(torch.randn(3, 8), wide.weight, wide.bias, out.weight).shape
+    torch.Size([3, 8])
     """
     _check("glu", 2, x, weight_in, bias_in, weight_out, activation)
     check_one_dtype("glu", x=x, weight_in=weight_in, bias_in=bias_in, weight_out=weight_out)
@@ -55,6 +60,11 @@ def mlp(
 
     The kernel is for layers of small width and takes autocast's dtype; PyTorch's products serve all others. It keeps
     x and the weights for the backward, and is differentiable once.
+
+    >>> import torch
+    >>> wide, out = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)
+    >>> tn.ops.mlp(torch.randn(3, 8), wide.weight, wide.bias, out.weight, out.bias).shape
+    torch.Size([3, 8])
     """
     _check("mlp", 1, x, weight_in, bias_in, weight_out, activation)
     if bias_out.shape != weight_out.shape[:1]:

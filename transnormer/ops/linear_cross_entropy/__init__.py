@@ -33,6 +33,12 @@ def linear_cross_entropy(
     `chunk_size` tokens are in memory at a time; the default suits the device and the vocabulary. Under autocast the
     products are in its dtype; gradients arrive in the dtypes of x, weight and bias, and those of weight and bias are
     summed over chunks in float32. float64 stays float64. Differentiable once.
+
+    >>> import torch
+    >>> x, weight, targets = torch.randn(10, 8), torch.randn(100, 8), torch.randint(0, 100, (10,))
+    >>> loss = tn.ops.linear_cross_entropy(x, weight, None, targets, reduction="mean")
+    >>> torch.allclose(loss, torch.nn.functional.cross_entropy(x @ weight.T, targets), rtol=1e-4)
+    True
     """
     _check(x, weight, bias, targets, chunk_size)
     if reduction not in REDUCTIONS:
@@ -58,7 +64,14 @@ def linear_cross_entropy_and_hits(
     chunk_size: int | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What an evaluation asks for, without gradients: the summed loss, and how many targets are their row's argmax."""
+    """What an evaluation asks for, without gradients: the summed loss, and how many targets are their row's argmax.
+
+    >>> import torch
+    >>> x, weight = torch.eye(3), 9 * torch.eye(3)
+    >>> loss, hits = tn.ops.linear_cross_entropy_and_hits(x, weight, None, torch.tensor([0, 1, 0]))
+    >>> hits.item()
+    2
+    """
     _check(x, weight, bias, targets, chunk_size)
     return _run(x, weight, bias, targets, ignore_index, chunk_size, [False, False, False], backend)[:2]
 

@@ -37,6 +37,12 @@ def norm_attention(
     `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
     is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
     The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over all heads divides by.
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(2, 100, 4, 16) for _ in range(3))
+    >>> far, state = tn.ops.norm_attention(q, k, v, causal=True, return_state=True)
+    >>> far.shape, state.shape
+    (torch.Size([2, 100, 4, 16]), torch.Size([2, 4, 16, 16]))
     """
     check_qkv("norm_attention", q, k, v, mask)
     phi = feature_map_named(feature_map)

@@ -36,6 +36,11 @@ def random_features(
     Exponents are computed in float32 at least, the result has the dtype of `x`. Padded tokens (`mask` [B, T] zero) are
     in no scope, and their features are zero. The kernel is differentiable once; where several exponents of a sequence
     are the greatest, it gives the gradient to the first.
+
+    >>> import torch
+    >>> x, weight = torch.randn(2, 50, 4, 16), torch.randn(32, 16)
+    >>> tn.ops.random_features(x, weight, scale=0.5, epsilon=1e-4, scope="token").shape
+    torch.Size([2, 50, 4, 32])
     """
     _check(x, weight, scope, offset, mask)
     if not x.numel():  # a batch without sequences has no greatest exponent

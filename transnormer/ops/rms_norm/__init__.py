@@ -27,6 +27,10 @@ def rms_norm(
     """Normalise the last dimension; `weight` is an optional gain of that size. The result has the dtype of `x`.
 
     With `dtype` it is rounded to that one instead: to bfloat16 in front of a matrix product under autocast, say.
+
+    >>> import torch
+    >>> tn.ops.rms_norm(torch.randn(3, 64)).square().mean(dim=-1).sqrt()
+    tensor([1.0000, 1.0000, 1.0000])
     """
     if not x.dim() or not x.shape[-1]:
         raise ConfigError(f"rms_norm: x must be [..., D] with at least one column, got {list(x.shape)}")

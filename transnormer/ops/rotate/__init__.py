@@ -28,6 +28,13 @@ def rotate(
     The angles are positions · inverse_frequencies. `positions` are whole numbers, [T] or [B, T]; the inverse
     frequencies [D/2] may be learned, the reflection may not. Everything is computed in float32 (float64 for float64
     tensors) and rounded once.
+
+    >>> import torch
+    >>> q, k = torch.randn(2, 10, 4, 16), torch.randn(2, 10, 4, 16)
+    >>> frequencies = 10000 ** (-torch.arange(8) / 8)
+    >>> q_rotated, k_rotated = tn.ops.rotate(q, k, torch.arange(10), frequencies)
+    >>> torch.allclose(q_rotated.norm(dim=-1), q.norm(dim=-1), rtol=1e-4)
+    True
     """
     check_rotation("rotate", q, k, positions, inverse_frequencies, reflection)
     phi = feature_map_named(feature_map)

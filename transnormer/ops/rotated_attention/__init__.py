@@ -70,6 +70,12 @@ def rotated_attention(
     `kind` is `norm` (NormAttention without its norm, which may carry a state), or `softmax` or `rela` (DiagAttention in
     blocks of `block_size`, with dropout). Positions, inverse frequencies and reflection are those of `rotate`; without
     inverse frequencies there is no rotation. Mask, state and square sums are those of the attentions.
+
+    >>> import torch
+    >>> qkv = tuple(torch.randn(2, 100, 4, 16) for _ in range(3))
+    >>> frequencies = 10000 ** (-torch.arange(8) / 8)
+    >>> tn.ops.rotated_attention(qkv, torch.arange(100), frequencies, kind="softmax", causal=True).out.shape
+    torch.Size([2, 100, 4, 16])
     """
     q, k, v = _checked(qkv, positions, kind, inverse_frequencies, reflection, mask, block_size, dropout_p)
     phi = feature_map_named(feature_map)

@@ -25,7 +25,14 @@ MOST_LAYERS = 3
 def linears(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, backend: str | None = None
 ) -> tuple[Tensor, ...]:
-    """x Wᵀ + b of up to three layers of one shape, W [N, K] and b [N], on the same x [..., K]: each [..., N]."""
+    """x Wᵀ + b of up to three layers of one shape, W [N, K] and b [N], on the same x [..., K]: each [..., N].
+
+    >>> import torch
+    >>> layers = [torch.nn.Linear(8, 16) for _ in range(3)]
+    >>> q, k, v = tn.ops.linears(torch.randn(2, 8), [each.weight for each in layers], [each.bias for each in layers])
+    >>> q.shape
+    torch.Size([2, 16])
+    """
     if not 1 <= len(weights) == len(biases) <= MOST_LAYERS:
         raise ConfigError(
             f"linears: up to {MOST_LAYERS} weights, each with a bias, got {len(weights)} and {len(biases)}"
@@ -49,7 +56,13 @@ def gated(
     activation: str = "silu",
     backend: str | None = None,
 ) -> Tensor:
-    """act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu) of x [..., K] and two layers of one shape [N, K]: [..., N]."""
+    """act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu) of x [..., K] and two layers of one shape [N, K]: [..., N].
+
+    >>> import torch
+    >>> gate, up = torch.nn.Linear(8, 16), torch.nn.Linear(8, 16)
+    >>> tn.ops.gated(torch.randn(3, 8), gate.weight, gate.bias, up.weight, up.bias).shape
+    torch.Size([3, 16])
+    """
     check_activation("gated", activation)
     _check("gated", x, (gate_weight, up_weight), (gate_bias, up_bias))
     if choose("skinny_linear", _KERNEL, backend, x.device, x=x).backend == "triton":
