@@ -20,7 +20,8 @@ from transnormer.train import checkpoint
 @pytest.fixture
 def case(forks: Forks, scratch: Path) -> Case:
     """No dropout, whose masks depend on the rank; a batch that neither two ranks nor micro-batches divide evenly."""
-    config = tiny_config(tiny_store(scratch), task="masked_lm", model__dropout=0.0, train__batch_size=5)
+    changes = {"model__dropout": 0.0, "train__batch_size": 5, "train__log_layer_gradients": True}
+    config = tiny_config(tiny_store(scratch), task="masked_lm", **changes)
     recipe = scratch / "uneven.yaml"
     recipe.write_text(dump_config(config))
     case = Case(forks, recipe, scratch / "one", scratch / "two")
@@ -32,6 +33,8 @@ def require_same_curve(case: Case) -> None:
     one, two = losses(case.undisturbed), losses(case.run)
     assert [step for step, _ in two] == [step for step, _ in one]
     assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-6)
+    for line, same in zip(*(journal_lines(run, "train") for run in (case.run, case.undisturbed)), strict=True):
+        assert line["layer_grad_norms"] == pytest.approx(same["layer_grad_norms"], rel=1e-5)
     one_evals, two_evals = (journal_lines(run, "eval") for run in (case.undisturbed, case.run))
     assert len(one_evals) == len(two_evals) == 2
     for line, expected in zip(two_evals, one_evals, strict=True):

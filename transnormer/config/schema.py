@@ -204,6 +204,14 @@ class TrainSection(Section):
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
     nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")
     tensorboard: bool = Field(default=False, description="also write TensorBoard events into RUN/tensorboard")
+    log_layer_gradients: bool = Field(
+        default=False, description="journal lines also hold the gradient norm of each layer, the embedding and the head"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_unused_layer_gradients(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that does not log them has no such key, as before there was one: it keeps its hash."""
+        return {name: value for name, value in dump(self).items() if value or name != "log_layer_gradients"}
 
 
 class RunConfig(Section):

@@ -45,7 +45,7 @@ class AdamW:
         decays = weight_decays(model, optim)
         self.parameters = list(decays)
         self._optim = optim
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self.names = {parameter: name for name, parameter in model.named_parameters()}
         self._sizes = [parameter.numel() for parameter in self.parameters]
         device = self.parameters[0].device
         self._weights, self.gradients, self._first, self._second = torch.zeros(4, sum(self._sizes), device=device)
@@ -70,6 +70,12 @@ class AdamW:
         """The global norm of the gradients."""
         return torch.linalg.vector_norm(self.gradients)
 
+    def group_norms(self, membership: Tensor) -> Tensor:
+        """The norm of the gradients in each group of parameters: [groups], for a 0/1 matrix [groups, parameters]."""
+        norms = torch.stack(torch._foreach_norm(self._views(self.gradients)))
+        # Not index_add_, whose sums depend on the order in which a GPU's threads come.
+        return (membership * norms.square()).sum(dim=1).sqrt()
+
     def update(self, rate: Tensor, beta1: Tensor, norm: Tensor, go: Tensor) -> None:
         """One update with the gradients, of this `norm`, clipped as configured, if `go` is true; if not, none.
 
@@ -93,7 +99,7 @@ class AdamW:
         tensors: dict[str, Tensor] = {}
         moments = zip(self._views(self._first), self._views(self._second), strict=True)
         for parameter, (first, second) in zip(self.parameters, moments, strict=True):
-            name = self._names[parameter]
+            name = self.names[parameter]
             # Each a tensor of its own: safetensors refuses memory that is shared.
             tensors |= {f"{name}.step": self._updates.clone(), f"{name}.exp_avg": first.clone()}
             tensors[f"{name}.exp_avg_sq"] = second.clone()
@@ -101,7 +107,7 @@ class AdamW:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Replace the state; every tensor must belong to a parameter of this model."""
-        known = {self._names[parameter] for parameter in self.parameters}
+        known = {self.names[parameter] for parameter in self.parameters}
         if unknown := sorted({key.rpartition(".")[0] for key in tensors} - known):
             raise CheckpointError(
                 f"the optimizer state has parameters that the model has not: {', '.join(unknown[:3])}"
@@ -109,7 +115,7 @@ class AdamW:
         self.reset()
         for vector, moment in zip((self._first, self._second), _MOMENTS, strict=True):
             for parameter, view in zip(self.parameters, self._views(vector), strict=True):
-                if (stored := tensors.get(f"{self._names[parameter]}.{moment}")) is not None:
+                if (stored := tensors.get(f"{self.names[parameter]}.{moment}")) is not None:
                     view.copy_(stored)
         steps = [value for key, value in tensors.items() if key.endswith(".step")]
         if steps:  # all parameters have had the same number of updates

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transnormer.config.schema import RunConfig
 from transnormer.step.adamw import AdamW
 from transnormer.step.execution import RUNS_BEFORE_RECORDING, Execution
+from transnormer.step.layer_groups import layer_groups, membership
 from transnormer.step.schedules import beta1, learning_rate
 from transnormer.tasks.contract import Batch, Feeds
 
@@ -29,6 +30,7 @@ class StepOutcome:
     loss: float
     grad_norm: float
     tokens: int
+    layer_grad_norms: dict[str, float] = field(default_factory=dict)  # with `train.log_layer_gradients`
 
     @property
     def finite(self) -> bool:
@@ -76,8 +78,12 @@ class TrainingStep:
         self._step = torch.zeros(1, dtype=torch.long, device=device)  # updates scheduled so far
         self._go = torch.ones((), dtype=torch.bool, device=device)  # false once something was not finite
         self._index = torch.zeros(1, dtype=torch.long, device=device)  # steps of this call of `advance` so far
+        self._groups: dict[str, list[int]] = {}
+        if config.train.log_layer_gradients:
+            self._groups = layer_groups([self.optimizer.names[parameter] for parameter in self.optimizer.parameters])
+            self._membership = membership(self._groups, device)
         length = max(config.train.log_every, RUNS_BEFORE_RECORDING)
-        self._history = torch.zeros(length, 2, dtype=torch.float64, device=device)
+        self._history = torch.zeros(length, 2 + len(self._groups), dtype=torch.float64, device=device)
         self._scale = torch.ones((), device=device)  # one over the number of targets of the global batch
         self._micro_batches: list[Batch] = []
         self._ahead: tuple[int, list[Batch]] = (-1, [])  # the number of the batch that is probably next, and itself
@@ -126,8 +132,8 @@ class TrainingStep:
         if self.execution.records:  # put together while the GPU still works
             self._ahead = (batches[-1] + 1, self._feeds_of(batches[-1] + 1))
         outcomes = []
-        for count, (loss, norm) in zip(tokens, self._history[: len(batches)].tolist(), strict=True):
-            outcomes.append(StepOutcome(loss, norm, count))
+        for count, (loss, norm, *norms) in zip(tokens, self._history[: len(batches)].tolist(), strict=True):
+            outcomes.append(StepOutcome(loss, norm, count, dict(zip(self._groups, norms, strict=True))))
             if not outcomes[-1].finite:
                 break
         return outcomes
@@ -148,7 +154,10 @@ class TrainingStep:
             self.ranks.sum_in_place(self.optimizer.gradients)
             self.ranks.sum_in_place(total)
             norm = self.optimizer.norm()
-            self._history.index_copy_(0, self._index, torch.stack([total, norm]).double().unsqueeze(0))
+            facts = torch.stack([total, norm])
+            if self._groups:
+                facts = torch.cat([facts, self.optimizer.group_norms(self._membership)])
+            self._history.index_copy_(0, self._index, facts.double().unsqueeze(0))
             self._go.logical_and_(total.isfinite() & norm.isfinite())
             rate, first_beta = self._rates.index_select(0, self._step)[0].unbind()
             self.optimizer.update(rate, first_beta, norm, self._go)

@@ -14,7 +14,8 @@ from transnormer.train.run_folder import RunFolder
 
 # None of them changes what a step computes, but for the schedule, whose length is the run's.
 FREE = frozenset(
-    f"train.{key}" for key in ("steps", "eval_every", "save_every", "log_every", "keep_last", "tensorboard")
+    f"train.{key}"
+    for key in ("steps", "eval_every", "save_every", "log_every", "keep_last", "tensorboard", "log_layer_gradients")
 )
 
 

@@ -266,6 +266,7 @@ class Loop:
             "loss": outcome.loss,
             "lr": learning_rate(self.config.optim, self.config.train.steps, state.step - 1),
             "grad_norm": outcome.grad_norm,
+            **({"layer_grad_norms": outcome.layer_grad_norms} if outcome.layer_grad_norms else {}),
             "tokens": state.tokens,
             "tokens_per_second": state.rate_since_last_line(start_anew=due),
             "seconds": state.seconds,
