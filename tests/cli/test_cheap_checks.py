@@ -37,6 +37,8 @@ except SystemExit as ending:
         ("resume new", "new is not a run folder"),
         ("resume broken", "train.stepz: no such key"),
         ("eval new", "new is not a run folder"),
+        ("analyse recall new", "new is not a run folder"),
+        ("analyse gradients --after 3", "--after is about the steps of runs"),
         ("eval run --carry --stride 4", "--carry reads without windows"),
         ("generate new", "new does not exist"),
         ("generate full", "neither a run folder nor a model folder"),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from transnormer import __version__
-from transnormer.cli import bench, data
+from transnormer.cli import analyse, bench, data
 from transnormer.cli.bench_decode import decode
 from transnormer.cli.console import print_error
 from transnormer.cli.demo import demo
@@ -46,6 +46,7 @@ app.command("list")(show_list)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("export")(export)
+app.add_typer(analyse.app, name="analyse")
 app.command("report")(report)
 bench.app.command("decode")(decode)
 app.add_typer(bench.app, name="bench")

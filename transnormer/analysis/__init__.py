@@ -1,0 +1,1 @@
+"""What models and runs show of the paper's two devils: numbers, tables of them, and pictures."""

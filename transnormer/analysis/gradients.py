@@ -1,0 +1,123 @@
+"""Gradient norms over training from the journals of runs: their trace, of the model and of each layer, and its spread.
+
+The paper's Table 2 compares the relative standard deviation of gradients over training without a definition. Here it is
+std / mean of the global norm, before clipping, over the logged steps of a run (`relative_deviation`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from transnormer.analysis.figure_files import tidy
+from transnormer.errors import ConfigError, DataError
+from transnormer.journal import read_journal
+
+GLOBAL = "global"
+DEFINITION = "standard deviation / mean of the gradient norm before clipping, over the logged steps"
+HOW_TO_GET_LAYERS = "train with train.log_layer_gradients=true (or resume with it) for the norm of each layer"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The gradient norms of one run by step; `norms` has the global one and, where it was logged, each layer's."""
+
+    name: str
+    steps: list[int]
+    norms: Mapping[str, list[float]]
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the run logged its layers."""
+        return len(self.norms) > 1
+
+    def facts(self) -> dict[str, Any]:
+        """The spread of each norm and which steps it is of, for the record."""
+        spread = {
+            name: {"mean": statistics.fmean(norms), "relative_deviation": relative_deviation(norms)}
+            for name, norms in self.norms.items()
+        }
+        return {
+            "run": self.name,
+            "steps": {"first": self.steps[0], "last": self.steps[-1], "logged": len(self.steps)},
+            "norms": spread,
+        }
+
+
+def relative_deviation(norms: Sequence[float]) -> float:
+    """std / mean, the population's, of at least two norms; NaN where one is not finite, or all are zero."""
+    mean = statistics.fmean(norms)
+    return statistics.pstdev(norms, mean) / mean if 0 < mean < float("inf") else float("nan")
+
+
+def read_trace(run: Path, name: str | None = None, after: int = 0) -> Trace:
+    """The trace of a run folder over its logged steps behind `after`; lines that lack layers have them left out.
+
+    Where only a part of a run logged its layers, the trace is that of those steps.
+    """
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"{run} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
+    journal = run / "journal.jsonl"
+    if not journal.is_file():
+        raise DataError(f"{run} has no journal (journal.jsonl)", "give the folder of a run that has made steps")
+    lines = [line for line in read_journal(journal) if line["kind"] == "train" and line["step"] > after]
+    with_layers = [line for line in lines if "layer_grad_norms" in line]
+    chosen = with_layers if len(with_layers) > 1 else lines
+    if len(chosen) < 2:
+        where = f" after step {after}" if after else ""
+        found = f"{len(chosen)} logged step" if len(chosen) == 1 else "no logged steps"
+        raise DataError(
+            f"{journal} has {found}{where}, and a deviation needs two",
+            "train longer, or with a smaller train.log_every" + (", or a smaller --after" if after else ""),
+        )
+    norms = {GLOBAL: [float(line["grad_norm"]) for line in chosen]}
+    if len(with_layers) > 1:
+        for layer in chosen[0]["layer_grad_norms"]:
+            norms[layer] = [float(line["layer_grad_norms"][layer]) for line in chosen]
+    return Trace(name or run.resolve().name, [line["step"] for line in chosen], norms)
+
+
+def points(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """A row for each run and logged step."""
+    return [
+        {"run": trace.name, "step": step, **{name: norms[index] for name, norms in trace.norms.items()}}
+        for trace in traces
+        for index, step in enumerate(trace.steps)
+    ]
+
+
+def draw(traces: Sequence[Trace]) -> Figure:
+    """The global norms of all runs in one panel, and one panel for each run that has layers, dark at the input."""
+    layered = [trace for trace in traces if trace.has_layers]
+    figure = Figure(figsize=(7.2, 3.4 * (1 + len(layered))), layout="constrained")
+    [first, *rest] = figure.subplots(1 + len(layered), squeeze=False)[:, 0]
+    for trace in traces:
+        spread = relative_deviation(trace.norms[GLOBAL])
+        first.plot(trace.steps, trace.norms[GLOBAL], linewidth=1.0, label=f"{trace.name} (std/mean {spread:.2f})")
+    first.set_title("all parameters")
+    for axes, trace in zip(rest, layered, strict=True):
+        layers = [name for name in trace.norms if name != GLOBAL]
+        for number, name in enumerate(layers):
+            shade = _shade(number / max(1, len(layers) - 1))
+            axes.plot(trace.steps, trace.norms[name], linewidth=1.0, color=shade, label=name)
+        axes.set_title(f"{trace.name}, by layer", parse_math=False)
+    for axes in (first, *rest):
+        axes.set_yscale("log")
+        for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis_formatter("{x:g}")
+        tidy(axes, "step", "gradient norm")
+        legend = axes.legend(frameon=False, fontsize="small", ncols=1 if axes is first else 4)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure
+
+
+def _shade(share: float) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.9 * share)
