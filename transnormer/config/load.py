@@ -27,6 +27,7 @@ PREPARATION_KEYS = (
     *(f"data.{name}" for name in ("corpus", "source", "tokenizer", "vocab_size", "limit_bytes")),
     "lra.limit_examples",
     "glue.max_length",
+    *(f"recall.{name}" for name in ("pairs", "sequence_length", "vocab_size", "train_examples", "valid_examples")),
 )
 _OVERRIDE = "override "  # how the origin of a value from the command line begins
 

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from transnormer.config.glue import GlueSection
 from transnormer.config.lra import LRASection
 from transnormer.config.model_fields import Rule, field_rules, field_types
+from transnormer.config.recall import RecallSection
 from transnormer.config.renamed import RENAMED, task_family
 from transnormer.config.section import Section, TaskSection
 from transnormer.errors import ConfigError
@@ -228,6 +229,7 @@ class RunConfig(Section):
     # One section for each family of tasks that has keys of its own.
     lra: LRASection = Field(default_factory=lambda: LRASection())
     glue: GlueSection = Field(default_factory=lambda: GlueSection())
+    recall: RecallSection = Field(default_factory=lambda: RecallSection())
 
     def foreign_sections(self) -> dict[str, TaskSection]:
         """The sections of other tasks than this run's, by name."""

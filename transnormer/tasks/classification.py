@@ -79,6 +79,11 @@ class Classification(Task):
         return self.store.max_length
 
     @property
+    def targets_per_example(self) -> int:
+        """Predictions of one example that are scored."""
+        return 1
+
+    @property
     def positions(self) -> int:
         """The length of the longest sequence that a model must be able to read."""
         return self.store.max_length
@@ -140,7 +145,7 @@ class Classification(Task):
         return batch
 
     def targets_in(self, batch: Batch) -> int:
-        return len(batch["labels"])
+        return self.targets_per_example * len(batch["labels"])
 
     def tokens_in(self, batch: Batch) -> int:
         masks = [tensor for name, tensor in batch.items() if name.endswith("attention_mask")]

@@ -29,6 +29,7 @@ class Entry:
 TASKS = {
     "causal_lm": Entry("causal_lm", "CausalLM", "each token from those before it in its window", "perplexity", False),
     "masked_lm": Entry("masked_lm", "MaskedLM", "15 % of the tokens, from all others (RoBERTa's)", "perplexity", False),
+    "recall/mqar": Entry("mqar", "MQAR", "the value of each key, from pairs seen before (Zoology's)", "accuracy", True),
     **{name: Entry("lra", "LongRangeArena", spec.summary, "accuracy", True) for name, spec in LRA.items()},
     **{name: Entry("glue", "Glue", spec.summary, spec.metrics[0], True) for name, spec in GLUE.items()},
 }

@@ -46,7 +46,7 @@ class ResidentExamples(Feeds):
         return {"rows": torch.from_numpy(self._examples.rows(positions))}
 
     def targets(self, feed: Batch) -> int:
-        return len(feed["rows"])
+        return self._examples.targets_per_example * len(feed["rows"])
 
     def tokens(self, feed: Batch) -> int:
         return int(self._lengths[feed["rows"].numpy()].sum())
