@@ -46,10 +46,10 @@ app.command("list")(show_list)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("export")(export)
-app.add_typer(analyse.app, name="analyse")
 app.command("report")(report)
 bench.app.command("decode")(decode)
 app.add_typer(bench.app, name="bench")
+app.add_typer(analyse.app, name="analyse")
 app.command("reproduce", no_args_is_help=True)(reproduce)
 
 

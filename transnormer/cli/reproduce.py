@@ -26,7 +26,7 @@ def reproduce(
         str | None,
         typer.Option(
             help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; "
-            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; lm, mlm: that of the set-up.",
+            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; recall: pairs4,pairs8,...; lm, mlm: that of the set-up.",
             show_default="all",
         ),
     ] = None,

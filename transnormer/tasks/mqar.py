@@ -26,7 +26,7 @@ class MQAR(Classification):
     accuracy  share of queries whose value is the likeliest token of all
     """
 
-    sums = ("loss", "targets", "correct")
+    sums: tuple[str, ...] = ("loss", "targets", "correct")  # type: ignore[misc]
     test_split = "test"
 
     @classmethod

@@ -17,6 +17,7 @@ TABLES = {
     "lm": ("lm", "LanguageModels", "autoregressive language models: perplexity of nine methods (Table 4)"),
     "mlm": ("mlm", "MaskedModels", "masked language models: the pre-training of nine methods behind GLUE (Table 5)"),
     "lra": ("lra", "LongRangeArena", "Long-Range Arena: test accuracy of every method on five tasks (Table 6)"),
+    "recall": ("recall", "Recall", "associative recall: accuracy by number of pairs (MQAR; not in the paper)"),
 }
 
 
