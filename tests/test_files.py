@@ -57,12 +57,12 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
 
 
 def refused_in(folder: Path) -> None:
-    with files.disk_errors(folder, hint="choose another"):
+    with files.disk_errors(folder, hint="make room"):
         refuse(errno.EACCES)()
 
 
 def test_only_the_operating_systems_refusals_are_disk_errors(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match=r"Permission denied \(choose another\)"):
+    with pytest.raises(DiskError, match=r"Permission denied \(check who may write there"):
         refused_in(tmp_path)
     with pytest.raises(OSError, match="a library's own"), files.disk_errors(tmp_path):
         raise OSError("a library's own")

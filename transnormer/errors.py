@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 
@@ -58,6 +59,11 @@ class Preempted(TransNormerError):
     """SIGTERM or SIGINT arrived; the run stopped at a step boundary with a valid checkpoint and can be resumed."""
 
     exit_code = 75
+
+
+def command(*words: object) -> str:
+    """A command to type, its paths quoted where a shell needs that."""
+    return shlex.join(["transnormer", *map(str, words)])
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

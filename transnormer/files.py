@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -17,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import lock_descriptor
 from safetensors import SafetensorError
 
 from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
@@ -24,6 +24,12 @@ from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
 HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
 
+# What no room on the disk would change.
+_PERMISSION_HINTS = {
+    errno.EACCES: "check who may write there (ls -ld), or choose another place",
+    errno.EPERM: "check who may write there (ls -ld), or choose another place",
+    errno.EROFS: "choose a place on a disk that can be written",
+}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors, written in Rust, reports an errno
 
@@ -44,7 +50,7 @@ def disk_errors(path: Path, bytes_needed: int | None = None, hint: str = HINT) -
         if code in _NO_ROOM:
             needed = f"{bytes_needed:,} bytes needed, " if bytes_needed is not None else ""
             reason = f"{reason} ({needed}{shutil.disk_usage(nearest_existing(path)).free:,} bytes free)"
-        raise DiskError(f"cannot write {path}: {reason}", hint) from error
+        raise DiskError(f"cannot write {path}: {reason}", _PERMISSION_HINTS.get(code, hint)) from error
 
 
 def nearest_existing(path: Path) -> Path:
@@ -93,7 +99,10 @@ def flush(file: IO[Any]) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    on_windows = os.name == "nt"  # where a folder cannot be opened, nor a file synced that is open to read only
+    if on_windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -232,7 +241,8 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
         holder = _take_lock(path, descriptor, wait)
         with disk_errors(path):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         try:
             yield holder
         finally:
@@ -264,18 +274,20 @@ def is_locked(path: Path) -> bool:
 
 def _take_lock(path: Path, descriptor: int, wait: bool) -> str | None:
     """Lock the open lock file and return whom its content names; closing the descriptor unlocks it."""
-    holder = _describe_holder(os.pread(descriptor, 4096, 0))
+    holder = None
+    with suppress(PermissionError):  # Windows lets nobody else read what is locked
+        holder = _describe_holder(os.read(descriptor, 4096))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise RunInUseError(
-            f"{path.parent} is being written by {holder or 'another process'}",
-            hint="wait for it to end, stop it, or choose another --out",
-        ) from None
+        is_ours = lock_descriptor(descriptor, blocking=wait)
     except OSError as error:
         raise DiskError(
             f"cannot lock {path}: {error.strerror}", hint="choose an --out on a disk that supports flock"
         ) from error
+    if not is_ours:
+        raise RunInUseError(
+            f"{path.parent} is being written by {holder or 'another process'}",
+            hint="wait for it to end, stop it, or choose another --out",
+        )
     return holder
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from transnormer.bench import gpu_ops
-from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX, attention_op, folded_op
+from transnormer.bench.attention_ops import attention_op, folded_op
+from transnormer.bench.cases import CASES, FULL_SOFTMAX
 from transnormer.bench.ops import GateFailed
 
 

@@ -8,11 +8,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from transnormer.bench import peers
-from transnormer.bench.attention_ops import CASES, FULL_SOFTMAX, attention_op, folded_op, unfolded
+from transnormer.bench import cases, peers
+from transnormer.bench.attention_ops import attention_op, folded_op, unfolded
+from transnormer.bench.cases import CASES, FULL_SOFTMAX, named_peers
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.ops_summary import COLUMNS, summarise, table
-from transnormer.bench.peers import PEERS, chosen_peers, peer_versions
+from transnormer.bench.peers import PEERS, able_peers, peer_versions
 from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
 from transnormer.cli.lists import choose_names
 from transnormer.errors import ConfigError
@@ -101,16 +102,16 @@ def test_a_folded_norm_is_the_norm(case, qkv):
 
 def test_peers_that_are_not_there_are_left_out_or_refused(monkeypatch):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-    assert "fla-chunk" not in chosen_peers(None)
-    assert "flex" in chosen_peers(None)
+    assert "fla-chunk" not in able_peers(None)
+    assert "flex" in able_peers(None)
     assert peer_versions()["fla-fused"] == "flash-linear-attention is not installed"
     assert peer_versions()["sdpa"] == f"torch {torch.__version__}"
     with pytest.raises(ConfigError, match=r"--peers fla-chunk: .*not installed.*transnormer\[peers\]"):
-        chosen_peers("flex,fla-chunk")
-    with pytest.raises(ConfigError, match="did you mean 'flex'"):
-        chosen_peers("flexx")
-    assert chosen_peers("none") == []
-    assert chosen_peers("sdpa,flex") == ["sdpa", "flex"]
+        able_peers(["flex", "fla-chunk"])
+    assert named_peers("none") == []
+    assert named_peers("sdpa, flex") == ["sdpa", "flex"]
+    assert able_peers(["sdpa", "flex"]) == ["sdpa", "flex"]
+    assert tuple(PEERS) == cases.PEERS
 
 
 def test_names_are_chosen_from_the_known():

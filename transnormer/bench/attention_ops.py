@@ -15,23 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX, NORM_CASES
 from transnormer.ops import diag_attention, norm_attention, rms_norm
 
 Op = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v [B, T, H, D] -> [B, T, H, D], or [B, T, H·D] after a norm
 FoldedOp = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # -> [B, T, H, D] and Σo² [B, T, H]
 BLOCK = 64  # of DiagAttention, as in the paper
 _EPSILON = 1e-6  # of rms_norm
-
-NORM_CASES = {"norm causal": True, "norm full": False}  # case: causal
-DIAG_CASES = {  # case: kind, causal
-    "diag softmax causal": ("softmax", True),
-    "diag softmax full": ("softmax", False),
-    "diag rela causal": ("rela", True),
-    "diag rela full": ("rela", False),
-}
-# What all of them stand in for; it has no kernel of ours.
-FULL_SOFTMAX = "full softmax causal"
-CASES = (*NORM_CASES, *DIAG_CASES, FULL_SOFTMAX)
 
 
 def attention_op(case: str, backend: str) -> Op:

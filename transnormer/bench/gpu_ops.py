@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from transnormer.bench.attention_ops import FULL_SOFTMAX, FoldedOp, Op, attention_op, folded_op, unfolded
+from transnormer.bench.attention_ops import FoldedOp, Op, attention_op, folded_op, unfolded
+from transnormer.bench.cases import FULL_SOFTMAX
 from transnormer.bench.ops import GateFailed
 from transnormer.bench.peers import PEERS, SEARCHING
 from transnormer.bench.shapes import SHAPES, floor_microseconds

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from transnormer.bench.attention_ops import BLOCK, DIAG_CASES, FULL_SOFTMAX, Op, attention_op, full_softmax
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.bench.attention_ops import BLOCK, Op, attention_op, full_softmax
+from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX
+from transnormer.errors import ConfigError
 from transnormer.ops import rms_norm
 from transnormer.ops.feature_maps import one_plus_elu
 
@@ -154,14 +155,11 @@ def peer_versions() -> dict[str, str]:
     }
 
 
-def chosen_peers(wanted: str | None) -> list[str]:
-    """The peers of a comma-separated list; None is all that can run here, 'none' is none of them."""
+def able_peers(wanted: list[str] | None) -> list[str]:
+    """The peers that are wanted, each of which must be able to run here; None is all that are."""
     if wanted is None:
         return [name for name in PEERS if why_not(name) is None]
-    names = [] if wanted == "none" else wanted.split(",")
-    for name in names:
-        if name not in PEERS:
-            raise ConfigError(f"unknown peer '{name}'", did_you_mean(name, PEERS))
+    for name in wanted:
         if (problem := why_not(name)) is not None:
             raise ConfigError(f"--peers {name}: {problem}", "pip install 'transnormer[peers]'")
-    return names
+    return wanted

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-import torch
-
-from transnormer.bench.attention_ops import FULL_SOFTMAX
+from transnormer.bench.cases import FULL_SOFTMAX
 
 
 class Shape(NamedTuple):
@@ -20,7 +19,7 @@ class Shape(NamedTuple):
     @property
     def tensor_bytes(self) -> int:
         """Bytes of one of the tensors."""
-        return 2 * torch.Size(self).numel()
+        return 2 * math.prod(self)
 
 
 SHAPES = {

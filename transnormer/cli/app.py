@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,7 +13,8 @@ import typer
 from transnormer import __version__
 from transnormer.cli import analyse, bench, data
 from transnormer.cli.bench_decode import decode
-from transnormer.cli.console import print_error
+from transnormer.cli.command import Command, Group
+from transnormer.cli.console import print_error, print_note
 from transnormer.cli.demo import demo
 from transnormer.cli.doctor import doctor
 from transnormer.cli.eval import evaluate
@@ -24,33 +27,37 @@ from transnormer.cli.report import report
 from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
+from transnormer.cli.verbosity import Quiet, Verbose, is_verbose, set_verbosity, spoken
 from transnormer.errors import TransNormerError
 
 app = typer.Typer(
     name="transnormer",
     help="Train, evaluate and run TransNormer models. Start with: transnormer demo",
     no_args_is_help=True,
-    add_completion=False,
+    cls=Group,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo)
-app.command("train")(train)
-app.command("resume")(resume)
-app.command("eval")(evaluate)
-app.command("predict")(predict)
-app.command("generate")(generate)
+app.command("demo", cls=Command)(spoken(demo))
+app.command("train", cls=Command)(spoken(train))
+app.command("resume", cls=Command)(spoken(resume))
+app.command("eval", cls=Command)(spoken(evaluate))
+app.command("predict", cls=Command)(spoken(predict))
+app.command("generate", cls=Command)(spoken(generate))
 app.add_typer(data.app, name="data")
-app.command("list")(show_list)
-app.command("explain")(explain)
-app.command("doctor")(doctor)
-app.command("export")(export)
-app.command("report")(report)
-bench.app.command("decode")(decode)
+app.command("list", cls=Command)(spoken(show_list))
+app.command("explain", cls=Command)(spoken(explain))
+app.command("doctor", cls=Command)(spoken(doctor))
+app.command("export", cls=Command)(spoken(export))
+app.command("report", cls=Command)(spoken(report))
+bench.app.command("decode", cls=Command)(spoken(decode))
 app.add_typer(bench.app, name="bench")
 app.add_typer(analyse.app, name="analyse")
-app.command("reproduce", no_args_is_help=True)(reproduce)
+app.command("reproduce", cls=Command, no_args_is_help=True)(spoken(reproduce))
+
+
+_INTERRUPTED = 128 + signal.SIGINT  # how a command ends that Ctrl-C stopped, with nothing to resume
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,14 +71,34 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Options of the command itself."""
 
 
+@app.command("help", cls=Command)
+def show_help(
+    verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]...", help="E.g. train, or data prepare.")] = None,
+) -> None:
+    """Show the help of a verb.
+
+    Example: transnormer help data prepare
+    """
+    app(args=[*(verb or []), "--help"], prog_name="transnormer")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; an error made for people is shown as one, any other with its traceback."""
+    set_verbosity()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="transnormer")
     except TransNormerError as error:
         print_error(error)
+        if is_verbose():
+            traceback.print_exception(error)
         sys.exit(error.exit_code)
+    except SystemExit as ending:
+        if ending.code == _INTERRUPTED:
+            print_note("stopped")
+        raise

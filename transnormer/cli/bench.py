@@ -8,11 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from transnormer.cli.console import print_note, print_table, print_text
+from transnormer.cli.command import Command, Group
+from transnormer.cli.console import load_torch, print_note, print_table, print_text
 from transnormer.cli.lists import choose_names, parse_lengths
+from transnormer.cli.verbosity import spoken
 from transnormer.errors import ConfigError
 
-app = typer.Typer(help="Measure speed and memory; every number is gated by correctness.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure speed and memory; every number is gated by correctness.", no_args_is_help=True, cls=Group
+)
 
 
 class Device(StrEnum):
@@ -58,7 +62,8 @@ def _seconds(limit: float) -> float:
 Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file.", callback=_writable_json_file)]
 
 
-@app.command("ops")
+@app.command("ops", cls=Command)
+@spoken
 def ops(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="CPU: sequence lengths, k = 1024.")] = "2k,4k,8k,16k",
@@ -84,6 +89,7 @@ def ops(
             "--cases, --shapes, --peers and --compile-jobs are for a GPU", "use --device cuda, or --lengths"
         )
     wanted = parse_lengths(lengths)
+    load_torch()
     from transnormer.bench.ops import BATCH, HEAD_DIM, HEADS, measure_ops
     from transnormer.bench.record import recorded, write_record
 
@@ -103,16 +109,21 @@ def ops(
 
 
 def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_jobs: int, out: Path | None) -> None:
-    from transnormer.bench.attention_ops import CASES
-    from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
-    from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
-    from transnormer.bench.peers import chosen_peers, peer_versions
-    from transnormer.bench.record import recorded, write_record, write_table
+    from transnormer.bench.cases import CASES, PEERS, named_peers
     from transnormer.bench.shapes import SHAPES
-    from transnormer.bench.timing import require_device
 
     chosen_cases, chosen_shapes = choose_names("--cases", cases, CASES), choose_names("--shapes", shapes, SHAPES)
-    rivals = chosen_peers(peers)
+    named = named_peers(peers)
+    for name in named or ():
+        choose_names("--peers", name, PEERS)
+    load_torch()
+    from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
+    from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
+    from transnormer.bench.peers import able_peers, peer_versions
+    from transnormer.bench.record import recorded, write_record, write_table
+    from transnormer.bench.timing import require_device
+
+    rivals = able_peers(named)
     require_device("cuda")
     for name, origin in peer_versions().items():
         print_note(f"{name}: {origin}")
@@ -156,7 +167,8 @@ def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return growth
 
 
-@app.command("loss")
+@app.command("loss", cls=Command)
+@spoken
 def loss(
     device: Where = Device.cpu,
     vocabularies: Annotated[str | None, typer.Option(help="Sizes, comma-separated; seven by default.")] = None,
@@ -167,6 +179,7 @@ def loss(
     Example: transnormer bench loss --device cuda --out results/bench/loss-h200.json
     """
     typed = parse_lengths(vocabularies, "--vocabularies") if vocabularies else None
+    load_torch()
     from transnormer.bench.loss import TOKENS, VOCABULARIES, WIDTH, measure_loss
     from transnormer.bench.record import recorded, write_record
     from transnormer.bench.timing import require_device
@@ -186,7 +199,8 @@ def loss(
         print_text(f"written to {out}")
 
 
-@app.command("speed")
+@app.command("speed", cls=Command)
+@spoken
 def speed(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
@@ -215,7 +229,7 @@ def speed(
     from transnormer.bench.settings import known_methods
 
     wanted, chosen = parse_lengths(lengths), choose_names("--methods", methods, known_methods(setting))
-    # All names were right: now torch may be loaded, which takes seconds.
+    load_torch()  # all names were right
     from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.speed import describe, measure_speed
     from transnormer.bench.speed_table import exponents, markdown

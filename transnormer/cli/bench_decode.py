@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from transnormer.cli.bench import Device, Out, Where
-from transnormer.cli.console import print_note, print_text
+from transnormer.cli.console import load_torch, print_note, print_text
 from transnormer.cli.lists import parse_lengths
 
 # Sizes that a laptop finishes in a minute or two, and those of a GPU.
@@ -38,7 +38,7 @@ def decode(
         require_preset(name)
     lengths = parse_lengths(contexts or _CONTEXTS[device], "--contexts")
     sizes = parse_lengths(batches or _BATCHES[device], "--batches")
-    # All names were right: now torch may be loaded, which takes seconds.
+    load_torch()  # all names were right
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
     from transnormer.bench.record import recorded, write_record, write_table

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
-from transnormer.errors import TransNormerError
+from transnormer.cli.verbosity import is_quiet, is_verbose
+from transnormer.errors import Preempted, TransNormerError
+
+_LEAST_WIDTH = 30  # of a column with sentences in it
 
 
 def print_error(error: TransNormerError) -> None:
-    """One red line that says what was wrong, and one with what to type next."""
+    """One red line that says what was wrong, and one with what to type next; to be stopped is no error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    for label, text in (("[bold red]error:[/]", error.message), ("[bold]hint:[/]", error.hint)):
-        if text:
-            console.print(label, escape(" ".join(text.split())))
+    label = [] if isinstance(error, Preempted) else ["[bold red]error:[/]"]
+    console.print(*label, escape(" ".join(error.message.split())))
+    if error.hint:
+        console.print("[bold]hint:[/]", escape(" ".join(error.hint.split())))
 
 
 def print_text(text: str) -> None:
@@ -29,20 +37,51 @@ def print_text(text: str) -> None:
 
 def print_note(text: str) -> None:
     """A remark beside the output, on stderr, so that stdout can be piped."""
-    typer.secho(text, err=True, dim=True)
+    if not is_quiet():
+        typer.secho(text, err=True, dim=True)
+
+
+def load_torch() -> None:
+    """Import PyTorch, which takes seconds, and on a terminal say so while it lasts."""
+    began = time.perf_counter()
+    console = Console(stderr=True)
+    shown = console.status("loading PyTorch ...") if console.is_terminal and not is_quiet() else nullcontext()
+    with shown:
+        import torch  # noqa: F401
+    if is_verbose():
+        print_note(f"PyTorch loaded in {time.perf_counter() - began:.1f} s")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table as wide as the terminal; on a pipe as wide as it needs to be, so that no cell is cut."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=index == 0, style="bold" if index == 0 else None)
-    for row in rows:
-        table.add_row(*(escape(show_value(cell)) for cell in row))
+    """A table if it fits the terminal, or fits with one column wrapped; otherwise entries of several lines.
+
+    On a pipe it is a table as wide as it needs to be, so that no cell is cut.
+    """
+    cells = [[show_value(cell) for cell in row] for row in rows]
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console = Console(highlight=False, emoji=False, width=1000)
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    longest = widths.index(max(widths))
+    left = console.width - sum(widths) + widths[longest] - 3 * (len(columns) - 1) - 2
+    if left < min(widths[longest], _LEAST_WIDTH):
+        _print_entries(console, columns, cells)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, no_wrap=index != longest, style="bold" if index == 0 else None)
+    for row in cells:
+        table.add_row(*map(escape, row))
     console.print(table)
+
+
+def _print_entries(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Each row as a paragraph: its name, what it is, and the other cells under it with the names of their columns."""
+    for name, about, *others in rows:
+        console.print(f"[bold]{escape(name)}[/]")
+        told = [f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell]
+        for line in (about, "; ".join(told)):
+            console.print(Padding(escape(line), (0, 0, 0, 2)))
 
 
 def show_value(value: Any) -> str:

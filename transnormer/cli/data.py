@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import shlex
+import glob
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.command import Command, Group
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.data_pieces import join, split
 from transnormer.cli.progress import BytesProgress
-from transnormer.errors import ConfigError
+from transnormer.cli.verbosity import is_quiet, spoken
+from transnormer.errors import ConfigError, command
 
 if TYPE_CHECKING:
     from transnormer.data.examples import ExampleStore
     from transnormer.data.store import TokenStore
 
-app = typer.Typer(help="Prepare, show, verify and describe stores of text and of examples.", no_args_is_help=True)
-app.command()(split)
-app.command()(join)
+app = typer.Typer(
+    help="Prepare, show, verify and describe stores of text and of examples.", no_args_is_help=True, cls=Group
+)
+app.command(cls=Command)(spoken(split))
+app.command(cls=Command)(spoken(join))
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A folder that `transnormer data prepare` wrote.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of generated or held-out examples (lra).", show_default="0")]
 Size = Annotated[int | None, typer.Option(min=1, help="Of lra/pathfinder's images: 32, 64 or 128.", show_default="32")]
 
 
-@app.command()
+@app.command(cls=Command)
+@spoken
 def prepare(
     out: Annotated[Path, typer.Option(help="The store to write; must be new or empty.")],
     name: Annotated[
@@ -82,17 +88,21 @@ def prepare(
         if name.startswith("lra"):
             _refuse({"--tokenizer": tokenizer, "--max-length": max_length}, f"is not for {name}")
             _prepare_examples(name, out, source=source, limit=limit, seed=seed or 0, size=size, processes=processes)
-            print_text(f"use it: transnormer train {name} --out run {shlex.quote(f'data.store={out}')}")
+            print_text(f"use it: {command('train', name, '--out', 'run', f'data.store={out}')}")
         else:
             _refuse(for_lra, "is for the lra tasks")
             _refuse({"--processes": processes}, "is for text and the lra tasks")
             options = {"max_length": max_length} if max_length else {}
             _prepare_examples(name, out, source=source, tokenizer=tokenizer, limit=limit, **options)
-            print_text(
-                f"use it: transnormer train {name} --out run model.init=PRETRAINED {shlex.quote(f'data.store={out}')}"
-            )
+            arguments = ("model.init=PRETRAINED", f"data.store={out}")
+            print_text(f"use it: {command('train', name, '--out', 'run', *arguments)}")
         return
     _refuse({"--limit": limit, **for_lra, "--max-length": max_length}, "is for the lra and glue tasks")
+    if name is not None and (Path(name).is_file() or glob.has_magic(name)):
+        files = [*(text or []), name]
+        # A shell replaces a pattern without quotes by the files that it finds.
+        hint = command("data", "prepare", *(word for file in files for word in ("--text", file)), "--out", out)
+        raise ConfigError(f"'{name}' is no corpus, it names text of your own", hint)
     if text and name not in (None, "text"):
         raise ConfigError(f"--text and the corpus '{name}' are both given", hint="leave one of them out")
     if text and source:
@@ -121,7 +131,8 @@ def prepare(
     print_text(f"use it: {_training_command(out)}")
 
 
-@app.command()
+@app.command(cls=Command)
+@spoken
 def show(
     what: Annotated[str, typer.Argument(metavar="NAME|STORE", help="An lra task, or a store of examples.")],
     source: Annotated[str | None, typer.Option(help="Where the public files of the task lie.")] = None,
@@ -165,7 +176,8 @@ def show(
         print_text(line)
 
 
-@app.command()
+@app.command(cls=Command)
+@spoken
 def verify(
     store: Annotated[Path, typer.Argument(metavar="STORE|DIR", help="A store, or a folder of its pieces.")],
 ) -> None:
@@ -184,7 +196,8 @@ def verify(
     print_text(f"{store} is whole: every file has its recorded size and sha256")
 
 
-@app.command()
+@app.command(cls=Command)
+@spoken
 def info(store: Store) -> None:
     """Show the splits and the origin of a store.
 
@@ -195,17 +208,21 @@ def info(store: Store) -> None:
 
 def _training_command(path: Path) -> str:
     """What to type next: a model of a size for this machine, and windows that fit into every split."""
-    import torch
-
-    from transnormer.config.schema import DataSection
+    load_torch()
+    from transnormer.config.load import resolve
+    from transnormer.config.schema import TrainSection
     from transnormer.data.store import TokenStore
+    from transnormer.train.ranks import runs_on_cuda
 
-    arguments = [f"data.store={path}", f"model.preset={'t2-lm' if torch.cuda.is_available() else 't2-tiny'}"]
+    config = resolve("lm/text", on_cpu=not runs_on_cuda(TrainSection())).config
+    arguments = [f"data.store={path}", f"model.preset={config.model.preset}"]
     # A window has one token more, its last target.
     longest = min(split.tokens for split in TokenStore.open(path).splits.values()) - 1
-    if longest < DataSection().sequence_length:
+    if longest < config.data.sequence_length:
         arguments.append(f"data.sequence_length={2 ** (longest.bit_length() - 1)}")
-    return shlex.join(["transnormer", "train", "lm/text", "--out", "run", *arguments])
+    names = itertools.chain(["run"], (f"run-{number}" for number in itertools.count(2)))
+    run = next(name for name in names if not Path(name).exists())
+    return command("train", "lm/text", "--out", run, *arguments)
 
 
 def _count(drawn: bool) -> int:
@@ -228,7 +245,7 @@ def _prepare_examples(name: str, out: Path, **options: Any) -> None:
         from transnormer.data.glue.prepare import prepare as write_examples  # type: ignore[assignment]
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(console=console, transient=True, disable=not console.is_terminal or is_quiet()) as bar:
         shown = bar.add_task(name, total=None)
         write_examples(
             name, out, progress=lambda done, total: bar.update(shown, completed=done, total=total), **options

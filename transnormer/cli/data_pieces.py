@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from transnormer.cli.console import print_text
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, command
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -32,7 +31,7 @@ def split(
 
     count = split_store(store, out, most, xz)
     print_text(f"{count:,} pieces of at most {most:,} bytes are in {out}")
-    print_text(f"use them: transnormer data join {shlex.quote(str(out))} --out store")
+    print_text(f"use them: {command('data', 'join', out, '--out', 'store')}")
 
 
 def join(

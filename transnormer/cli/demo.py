@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
+from transnormer.errors import command
 
 
 def demo(
@@ -27,6 +28,7 @@ def demo(
     from transnormer.config.load import load_config
 
     load_config("demo", overrides or [])  # says what is wrong with a key before torch is loaded, which takes seconds
+    load_torch()
     from transnormer.experiments.demo import COLUMNS, PROMPT, train_twins, write_demo_record
     from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling
@@ -49,4 +51,5 @@ def demo(
     page = out / "index.html"
     write_demo_page(twins, "".join(pieces), page)
     write_demo_record(twins, out / "demo.json")
-    print_text(f"\n\npage written to {page}; continue with: transnormer generate {twins[0].folder} --prompt 'class '")
+    further = command("generate", twins[0].folder, "--prompt", "class ")
+    print_text(f"\n\npage written to {page}; continue with: {further}")

@@ -96,6 +96,8 @@ def _device() -> Iterator[Finding]:
     elif shutil.which("nvidia-smi"):
         todo = "install a CUDA build of torch: https://pytorch.org/get-started"
         yield Finding("cuda", f"a GPU is here, but torch {torch.__version__} cannot use it", todo)
+    elif torch.backends.mps.is_available():
+        yield Finding("mps", "an Apple GPU, which is not used: no step of ours has been tested on one; auto is cpu")
     else:
         yield Finding("cuda", "no GPU; train.device=auto is cpu, train.precision=auto is float32")
 

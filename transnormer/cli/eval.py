@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.lists import parse_lengths
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
@@ -62,6 +62,7 @@ def evaluate(
     """
     asked = Asked(split, text or [], context, stride, carry, contexts)
     asked.check()
+    lengths = parse_lengths(contexts, "--contexts") if contexts else None
     if beside and not contexts:
         raise ConfigError("--beside is for the plot of --contexts", "add --contexts 128,256,512")
     _check_files(asked.text, beside or [])
@@ -73,6 +74,7 @@ def evaluate(
     elif not (run / "config.json").is_file():
         RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
     weights = checkpoint or Weights.final
+    load_torch()
     if is_run and asked.is_as_in_training:
         from transnormer.train.loop import evaluate_run
 
@@ -80,7 +82,7 @@ def evaluate(
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks for all
             return
     else:
-        scored = _score(run, checkpoint, asked)
+        scored = _score(run, checkpoint, asked, lengths)
     _show(scored)
     target = out or (run / asked.file_name(weights) if is_run else None)
     if target is None:
@@ -141,8 +143,7 @@ def _check_files(texts: list[Path], curves: list[Path]) -> None:
         read_contexts(file)
 
 
-def _score(run: Path, checkpoint: Weights | None, asked: Asked) -> dict[str, Any]:
-    contexts = parse_lengths(asked.contexts, "--contexts") if asked.contexts else None
+def _score(run: Path, checkpoint: Weights | None, asked: Asked, contexts: list[int] | None) -> dict[str, Any]:
     from transnormer.train.evaluate import evaluate_contexts, evaluate_text, open_subject
 
     subject = open_subject(run, checkpoint.value if checkpoint else None, asked.on, asked.text)

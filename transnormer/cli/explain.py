@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -27,7 +27,6 @@ def explain(
     Example: transnormer explain lm/wikitext103 train.steps=10000
     """
     from transnormer.config.explain import explain as keys_named
-    from transnormer.config.keys import all_keys, all_sections
     from transnormer.config.recipe import list_recipes
 
     if name in list_recipes() or Path(name).suffix in {".yaml", ".yml"}:
@@ -35,9 +34,10 @@ def explain(
         return
     if overrides:
         raise ConfigError(f"'{name}' is no recipe, so nothing can be overridden", hint="see `transnormer list recipes`")
-    if name and name not in all_keys() and name not in all_sections():
+    try:
+        keys = keys_named(name)
+    except ConfigError:
         _reject(name)
-    keys = keys_named(name)
     if len(keys) > 1:
         print_table(["key", "default", "meaning"], [(key.path, key.default, key.description) for key in keys])
         return
@@ -54,7 +54,7 @@ def _explain_recipe(name: str, overrides: list[str]) -> None:
     print_table(["key", "value", "set by"], rows)
 
 
-def _reject(name: str) -> None:
+def _reject(name: str) -> NoReturn:
     from transnormer.config.keys import nearest_key
     from transnormer.config.recipe import list_recipes
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 
 
@@ -36,6 +36,7 @@ def export(
     Example: transnormer export run --out my-model --dtype bfloat16
     """
     folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
+    load_torch()
     from transnormer.models.export import export_model
     from transnormer.report.model_card import model_card
 

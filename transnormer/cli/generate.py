@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_note
+from transnormer.cli.console import load_torch, print_note
 from transnormer.cli.model_folder import Weights, model_folder
+from transnormer.errors import DataError
 
 
 class Device(StrEnum):
@@ -26,7 +27,9 @@ def generate(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder, or any Hugging Face folder of a causal model.")
     ],
-    prompt: Annotated[str, typer.Option(help="The text to continue; empty begins a new one.")] = "",
+    prompt: Annotated[
+        str, typer.Option(help="The text to continue; empty begins a new one, - reads it from standard input.")
+    ] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="How many tokens to write at most.")] = 200,
     temperature: Annotated[float, typer.Option(help="Below 1 is safer, above 1 is wilder.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the k best tokens.")] = None,
@@ -47,6 +50,9 @@ def generate(
     Example: transnormer generate run --prompt "def main(" --max-new-tokens 200 --temperature 0.8 --seed 1
     """
     folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
+    if prompt == "-":
+        prompt = _from_stdin()
+    load_torch()
     from transnormer.generate.load import load_causal_lm
     from transnormer.generate.sampling import Sampling
     from transnormer.generate.stream import stream_text
@@ -78,3 +84,13 @@ def generate(
     )
     show("\n")
     print_note(str(pace))
+
+
+def _from_stdin() -> str:
+    """All of standard input, but for the line end that `echo` and editors put last."""
+    if sys.stdin.isatty():
+        print_note("the prompt, ended with Ctrl-D on a line of its own:")
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"--prompt -: standard input is not UTF-8 (byte {error.start})", "convert it") from error

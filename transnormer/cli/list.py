@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_table
+from transnormer.cli.console import load_torch, print_table
 
 
 class Kind(StrEnum):
@@ -34,6 +34,7 @@ def show_list(
 
 
 def _mixers() -> None:
+    load_torch()
     from transnormer.mixers.registry import list_mixers, mixer_class, mixer_options
 
     rows = []

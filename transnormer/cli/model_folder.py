@@ -18,17 +18,17 @@ class Weights(StrEnum):
 
 def model_folder(path: Path, weights: Weights | None) -> Path:
     """The folder of a run's weights (final unless another is asked for), or the model folder itself."""
+    from transnormer.train.run_folder import RunFolder, hint_of_runs
+
     if (path / "config.yaml").is_file():
         from transnormer.train.checkpoint import weights_folder
-        from transnormer.train.run_folder import RunFolder
 
         return weights_folder(RunFolder(path), (weights or Weights.final).value)[0]
     if not path.is_dir():
-        raise ConfigError(f"{path} does not exist" if not path.exists() else f"{path} is a file, not a folder")
+        problem = "does not exist" if not path.exists() else "is a file, not a folder"
+        raise ConfigError(f"{path} {problem}", hint=hint_of_runs(path))
     if not (path / "config.json").is_file():
-        raise ConfigError(
-            f"{path} is neither a run folder nor a model folder", hint="give the folder that `transnormer train` wrote"
-        )
+        raise ConfigError(f"{path} is neither a run folder nor a model folder", hint=hint_of_runs(path))
     if weights is not None:
         raise ConfigError(
             f"{path} is a single model, it has no '{weights.value}' checkpoint", hint="leave --checkpoint out"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_text
+from transnormer.cli.console import load_torch, print_text
 from transnormer.cli.model_folder import Weights
 
 
@@ -23,6 +23,7 @@ def predict(
     from transnormer.train.run_folder import RunFolder
 
     RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
+    load_torch()
     from transnormer.train.prediction import predict_run
 
     for path in predict_run(run, out, checkpoint.value):

@@ -17,6 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from transnormer.cli.verbosity import is_quiet
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -31,7 +33,7 @@ class BytesProgress:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not self._console.is_terminal or is_quiet(),
         )
         self._task: TaskID | None = None
         self._stage = ""
@@ -56,7 +58,7 @@ class BytesProgress:
             self._task = self._bar.add_task(stage, total=total)
         assert self._task is not None
         self._bar.update(self._task, completed=done)
-        if not self._console.is_terminal and now - self._spoke >= SECONDS_BETWEEN_LINES:
+        if not self._console.is_terminal and not is_quiet() and now - self._spoke >= SECONDS_BETWEEN_LINES:
             self._spoke = now
             rate = (done - self._first) / (now - self._began)
             left = f", {(total - done) / rate:,.0f} s left" if rate else ""

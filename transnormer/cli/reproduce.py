@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from transnormer.cli.console import load_torch
 from transnormer.cli.lists import choose_names, parse_seeds
 
 
@@ -92,7 +93,7 @@ def reproduce(
         data=data,
         overrides=overrides or [],
     )
-    # All names were right: now torch may be loaded, which takes seconds.
+    load_torch()  # all names were right
     from transnormer.experiments.display import JobDisplay
     from transnormer.experiments.runner import Runner
 

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from transnormer.cli.console import load_torch
 from transnormer.cli.train import print_outcome
+from transnormer.cli.verbosity import is_quiet
 
 
 def resume(
@@ -28,7 +30,8 @@ def resume(
     from transnormer.train.continuation import changed_config
     from transnormer.train.run_folder import RunFolder
 
-    changed_config(RunFolder(run), overrides or [])  # says what is wrong before torch is loaded, which takes seconds
+    changed_config(RunFolder(run), overrides or [])  # says what is wrong before torch is loaded
+    load_torch()
     from transnormer.train.loop import resume as continue_run
 
-    print_outcome(run, continue_run(run, overrides or []))
+    print_outcome(run, continue_run(run, overrides or [], show=False if is_quiet() else None))

@@ -8,15 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transnormer.cli.console import print_text
+from transnormer.cli.console import load_torch, print_note, print_text, show_value
+from transnormer.cli.verbosity import is_quiet, is_verbose
+from transnormer.errors import command
 
 if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig
 
 
+def complete_recipe(begun: str) -> list[str]:
+    """The shipped recipes whose names begin so, for the shell."""
+    from transnormer.config.recipe import list_recipes
+
+    return [name for name in list_recipes() if name.startswith(begun)]
+
+
 def train(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A shipped recipe (see `transnormer list recipes`) or a YAML file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A shipped recipe (see `transnormer list recipes`) or a YAML file.",
+            autocompletion=complete_recipe,
+        ),
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. train.steps=100.")
@@ -40,6 +54,8 @@ def train(
     if out is not None:
         _check_out(out)
     _check_model(config)
+    load_torch()
+    config = _fitted(recipe, overrides or [])
     if dry_run:
         from transnormer.train.loop import rehearse
 
@@ -48,22 +64,39 @@ def train(
     from transnormer.train.loop import train as run
 
     assert out is not None
-    print_outcome(out, run(config, out))
+    print_outcome(out, run(config, out, show=False if is_quiet() else None))
 
 
 def print_outcome(run: Path, result: dict[str, Any]) -> None:
     """How a run ended, where its model is, and what to do with it."""
     if os.environ.get("RANK", "0") != "0":  # of several processes one speaks for all
         return
-    print_text(f"finished {run} in {result['seconds']:.0f} s of training: {_in_a_line(result['metrics'])}")
+    from transnormer.train.progress import in_a_line
+
+    print_text(f"finished {run} in {result['seconds']:.0f} s of training: {in_a_line(result['metrics'])}")
     if test := result["test"]:
-        scores = _in_a_line(test["metrics"])
+        scores = in_a_line(test["metrics"])
         print_text(f"{test['split']} split, once, with the best checkpoint (step {test['step']:,}): {scores}")
-    print_text(f"the model is in {run / 'final'}; score it with: transnormer eval {run}")
+    print_text(f"the model is in {run / 'final'}; score it with: {command('eval', run)}")
+    if result["task"] == "causal_lm":
+        print_text(f"write with it: {command('generate', run)}")
 
 
-def _in_a_line(metrics: dict[str, float]) -> str:
-    return "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+def _fitted(recipe: str, overrides: list[str]) -> RunConfig:
+    """The config on this machine: what a recipe says about CPUs counts where there is no GPU, and is said."""
+    from transnormer.config.load import resolve
+    from transnormer.train.ranks import runs_on_cuda
+
+    resolved = resolve(recipe, overrides)
+    if not runs_on_cuda(resolved.config.train):
+        resolved = resolve(recipe, overrides, on_cpu=True)
+        if smaller := resolved.set_by_cpu():
+            keys = " ".join(f"{key}={show_value(value)}" for key, value in smaller.items())
+            print_note(f"{recipe} on a CPU, unless you say otherwise: {keys}")
+    if is_verbose():
+        for key, origin in resolved.origins.items():
+            print_note(f"{key}: {origin}")
+    return resolved.config
 
 
 def _check_out(out: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
 from transnormer.config.load import resolve
+from transnormer.config.renamed import RENAMED
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
 
@@ -23,13 +24,16 @@ class Setting:
 
 
 def explain(name: str) -> list[Key]:
-    """The key of this dotted path, or all keys of a section; '' is everything."""
+    """The key of this dotted path, all keys of a section, or all that end so (lr: optim.lr); '' is everything."""
     if name == "":
         return list(all_keys().values())
     if name in all_keys():
         return [all_keys()[name]]
     if name in all_sections():
         return [key for path, key in all_keys().items() if path.startswith(f"{name}.")]
+    is_leaf = name not in RENAMED
+    if found := [key for path, key in all_keys().items() if is_leaf and path.endswith(f".{name}")]:
+        return found
     raise ConfigError(f"{name}: no such key", hint=nearest_key(name))
 
 

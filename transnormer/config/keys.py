@@ -74,7 +74,7 @@ def nearest_key(wrong: str) -> str:
     found = (
         max(same_leaf, key=lambda key: difflib.SequenceMatcher(None, wrong, key).ratio(), default=None)
         or siblings.get(_close(leaf, siblings, 0.6))
-        or leaves.get(_close(leaf, leaves, 0.75))
+        or leaves.get(_close(leaf, leaves, 0.84))
         or _close(wrong, [*keys, *all_sections()], 0.8)
         or next((path for path, key in keys.items() if len(leaf) > 2 and _has_words(key.description, leaf)), None)
     )

@@ -7,14 +7,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from transnormer.config.init_folder import model_keys
-from transnormer.config.keys import Key, all_keys, all_sections, nearest_key
-from transnormer.config.recipe import read_recipe, read_with_parents
+from transnormer.config.keys import Key, all_keys, all_sections, flat, nearest_key
+from transnormer.config.recipe import Recipe, read_recipe, read_with_parents
 from transnormer.config.renamed import RENAMED, upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.config.yaml_text import KeyPath, dump_yaml, parse_yaml
@@ -29,6 +30,7 @@ PREPARATION_KEYS = (
     "glue.max_length",
     *(f"recall.{name}" for name in ("pairs", "sequence_length", "vocab_size", "train_examples", "valid_examples")),
 )
+ON_CPU = "on_cpu"  # section of a recipe: what differs of it on a CPU, where its own size would take days
 _OVERRIDE = "override "  # how the origin of a value from the command line begins
 
 
@@ -39,15 +41,21 @@ class Resolved:
     config: RunConfig
     origins: dict[str, str]
 
+    def set_by_cpu(self) -> dict[str, Any]:
+        """The keys, with their values, that are what they are because the run is on a CPU."""
+        keys = [key for key, origin in self.origins.items() if origin.endswith(f"({ON_CPU})")]
+        values = flat(self.config.model_dump(mode="json"))
+        return {key: values[key] for key in keys}
+
 
 def load_config(recipe: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """The config of a shipped recipe or a YAML file with `key=value` overrides on top."""
     return resolve(recipe, overrides).config
 
 
-def resolve(recipe: str | Path, overrides: Iterable[str] = ()) -> Resolved:
-    """Like load_config, with the origin of each value."""
-    tree, origins = _layers(recipe, overrides)
+def resolve(recipe: str | Path, overrides: Iterable[str] = (), *, on_cpu: bool = False) -> Resolved:
+    """Like load_config, with the origin of each value; `on_cpu`: with what the recipe says about CPUs."""
+    tree, origins = _layers(recipe, overrides, on_cpu)
     _settle_store(tree, origins)
     _settle_init(tree, origins)
     return Resolved(_validated(tree, origins), origins)
@@ -89,15 +97,23 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _layers(recipe: str | Path, overrides: Iterable[str]) -> tuple[Tree, dict[str, str]]:
+def _layers(recipe: str | Path, overrides: Iterable[str], on_cpu: bool) -> tuple[Tree, dict[str, str]]:
     """What a recipe and the overrides set, not yet validated, and the origin of each value."""
     tree: Tree = {}
     origins: dict[str, str] = {}
     for read in read_with_parents(recipe):
+        smaller = read.tree.pop(ON_CPU, None) or {}
         _lay_over(tree, read.tree, (), origins, read.origin)
+        origin_on_cpu = partial(_origin_on_cpu, read)
+        # Also where it is not used: a mistake in it is told on every machine.
+        _lay_over(*((tree, smaller, (), origins) if on_cpu else ({}, smaller, (), {})), origin_on_cpu)
     for text in overrides:
         _lay_over(tree, _parse_override(text), (), origins, _constant(f"{_OVERRIDE}{text}"))
     return tree, origins
+
+
+def _origin_on_cpu(recipe: Recipe, path: KeyPath) -> str:
+    return f"{recipe.origin((ON_CPU, *path))} ({ON_CPU})"
 
 
 def _validated(tree: Tree, origins: dict[str, str]) -> RunConfig:
@@ -231,8 +247,8 @@ def _in_our_words(error: ValidationError, origins: dict[str, str]) -> ConfigErro
     first = error.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
     key = next((key for depth in (1, 2) if (key := all_keys().get(".".join(location[:depth])))), None)
-    if key is None:  # a rule between keys, whose message names them
-        rule = first.get("ctx", {}).get("error")
+    rule = first.get("ctx", {}).get("error")
+    if key is None or isinstance(rule, ConfigError):  # a rule of ours, whose message names the keys
         return rule if isinstance(rule, ConfigError) else ConfigError(first["msg"])
     value = first["input"]
     inner = [] if first["type"] == "missing" else location[key.path.count(".") + 1 :]

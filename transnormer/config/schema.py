@@ -202,6 +202,11 @@ class TrainSection(Section):
         "auto: on CUDA cuda_graph (with several processes: compile), on CPU eager",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
+    threads: int | None = Field(
+        default=None,
+        gt=0,
+        description="of PyTorch on a CPU; null: as OMP_NUM_THREADS says, or as many as the machine has idle cores",
+    )
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
     nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")
     tensorboard: bool = Field(default=False, description="also write TensorBoard events into RUN/tensorboard")
@@ -213,6 +218,21 @@ class TrainSection(Section):
     def _without_unused_layer_gradients(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A run that does not log them has no such key, as before there was one: it keeps its hash."""
         return {name: value for name, value in dump(self).items() if value or name != "log_layer_gradients"}
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _no_apple_gpu(cls, device: Any) -> Any:
+        if device == "mps":
+            raise ConfigError(
+                "train.device: Apple GPUs (mps) are not supported: no step of ours has been tested on one",
+                hint="use train.device=cpu, which is what auto means on a Mac",
+            )
+        return device
+
+    @model_serializer(mode="wrap")
+    def _without_unused_threads(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that says nothing about threads has no such key, as before there was one: it keeps its hash."""
+        return {name: value for name, value in dump(self).items() if value is not None or name != "threads"}
 
 
 class RunConfig(Section):

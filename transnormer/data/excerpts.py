@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,7 +39,9 @@ def whole_file(path: Path, name: str | None = None) -> Excerpt:
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a text file", f"use a pattern such as '{path}/*.txt'")
     if not path.is_file():
-        raise DataError(f"{path} does not exist", "check the spelling, or use a pattern such as 'my/*.txt'")
+        raise DataError(f"{path} does not exist", "check the spelling; a pattern stands in quotes")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"cannot read {path}: {os.strerror(errno.EACCES)}", "check its permissions (ls -l)")
     size = path.stat().st_size
     if size == 0:
         raise DataError(f"{path} is empty", "remove it from the input or put text into it")

@@ -33,7 +33,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from transnormer.errors import ConfigError, DataError
+from transnormer.errors import ConfigError, DataError, command
 from transnormer.files import read_errors, sha256
 
 FILE_NAME = "manifest.json"
@@ -175,7 +175,7 @@ def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
     except (FileNotFoundError, NotADirectoryError):
         hint = "`transnormer data prepare ... --out STORE` writes one"
         if (store / PIECES_FILE).is_file():
-            hint = f"it is in pieces: `transnormer data join {store} --out STORE` puts them together"
+            hint = f"it is in pieces: `{command('data', 'join', store, '--out', 'STORE')}` puts them together"
         raise DataError(f"{store} is not a {kind.kind}: it has no {FILE_NAME}", hint) from None
     except ValidationError as error:
         first = error.errors()[0]

@@ -39,7 +39,7 @@ def _matching(patterns: Sequence[str]) -> list[Excerpt]:
             found_paths = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute one
             matches = [path for path in found_paths if not path.is_dir()]
             if not matches:
-                raise ConfigError(f"no file matches '{pattern}'", "quote the pattern and check its folder")
+                raise DataError(f"no file matches '{pattern}'", "check the spelling; a pattern stands in quotes")
         else:
             matches = [Path(pattern)]
         found.update({path.resolve(): path for path in matches})

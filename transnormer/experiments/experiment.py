@@ -5,6 +5,7 @@ To add one, write `paper/<name>.py` with a subclass of `Experiment` and name it 
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import ClassVar
 
 from transnormer.config.init_folder import model_keys
 from transnormer.config.load import PREPARATION_KEYS, load_config
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError, command, did_you_mean
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import INIT_KEY, Job
 from transnormer.experiments.record import Record
@@ -290,7 +291,8 @@ def _store(experiment: Experiment, column: str, selection: Selection) -> list[st
         folder = data or Path("data")
         raise ConfigError(
             f"{name} cannot be generated, and " + (f"{data} has no '{column}'" if data else "there is no --data"),
-            hint=f"`transnormer data prepare {name} --source PATH --out {folder / column}`, then --data {folder}"
+            hint=f"`{command('data', 'prepare', name, '--source', 'PATH', '--out', folder / column)}`, "
+            + f"then --data {shlex.quote(str(folder))}"
             + (f"; {origin}" if (origin := experiment.data_origin(column)) else ""),
         )
     return []

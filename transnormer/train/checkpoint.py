@@ -22,7 +22,7 @@ from transnormer.config.keys import flat
 from transnormer.config.load import config_hash
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
-from transnormer.errors import CheckpointError, ConfigError
+from transnormer.errors import CheckpointError, ConfigError, command
 from transnormer.files import (
     TEMPORARY,
     disk_errors,
@@ -256,7 +256,7 @@ def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
     if not path.exists():
         raise CheckpointError(
             f"{folder.path} has no {which} weights ({path} does not exist)",
-            hint=f"finish the run with `transnormer resume {folder.path}`, or ask for another of final, best, last",
+            hint=f"finish the run with `{command('resume', folder.path)}`, or ask for another of final, best, last",
         )
     return path, verify(path)["step"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from transnormer.config.keys import flat
 from transnormer.config.load import overridden
 from transnormer.config.schema import RunConfig
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, command
 from transnormer.step.schedules import learning_rate
 from transnormer.train.run_folder import RunFolder
 
@@ -27,7 +28,8 @@ def changed_config(folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     if refused:
         raise ConfigError(
             f"{', '.join(refused)}: cannot change in a run that has begun, it would be a run of two configs",
-            hint=f"what may: {', '.join(sorted(FREE))}; to change more, start a new run with model.init={folder.path}",
+            hint=f"what may: {', '.join(sorted(FREE))}; to change more, start a new run with "
+            + shlex.quote(f"model.init={folder.path}"),
         )
     return config
 
@@ -46,9 +48,10 @@ def require_steps_left(folder: RunFolder, config: RunConfig, done: int, finished
             hint=f"give more than {done}, or leave it out",
         )
     if finished and done == 0:
+        anew = command("train", "RECIPE", f"model.init={folder.path}", "--out", "NEW")
         raise ConfigError(
             f"{folder.path} is finished, and its checkpoints, from which it could go on, are gone",
-            hint=f"start a new run from its weights: `transnormer train RECIPE model.init={folder.path} --out NEW`",
+            hint=f"start a new run from its weights: `{anew}`",
         )
 
 

@@ -20,7 +20,7 @@ from transnormer.data.store import SplitInfo
 from transnormer.data.streams import TokenStream, after_first, read_texts
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.environment import describe_environment
-from transnormer.errors import ConfigError, DataError
+from transnormer.errors import ConfigError, DataError, command
 from transnormer.files import sha256
 from transnormer.generate.load import load_model
 from transnormer.models.heads import TransNormerForCausalLM
@@ -168,7 +168,7 @@ def _causal_run(path: Path) -> RunConfig:
     if config.task != "causal_lm":
         raise ConfigError(
             f"{path} is a run of {config.task}, which does not predict the next token",
-            f"`transnormer eval {path}`, without these options, scores it as it was trained",
+            f"`{command('eval', path)}`, without these options, scores it as it was trained",
         )
     return config
 

@@ -56,11 +56,13 @@ class Learner:
         train, store = self.config.train, self.task.store
         precision = "bf16" if self.execution.bf16 else "float32"
         backend = explain("norm_attention", self.ranks.device).backend
+        threads = f" with {self.ranks.threads}" if self.ranks.threads else ""
         processes = f" in {self.ranks.world_size} processes" if self.ranks.world_size > 1 else ""
         return (
             f"{self.config.model.name}, {count_parameters(self.model):,} parameters, on {self.ranks.device.type}"
-            f"{processes} ({precision}, {self.execution.name}, ops by {backend}); {self.config.task} on {store.path}, "
-            f"{self.task.num_train_samples:,} samples; {train.steps:,} steps of {train.batch_size}"
+            f"{threads}{processes} ({precision}, {self.execution.name}, ops by {backend}); "
+            f"{self.config.task} on {store.path}, {self.task.num_train_samples:,} samples; "
+            f"{train.steps:,} steps of {train.batch_size}"
         )
 
     def take_initial(self, expected: dict[str, Any] | None = None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
-from transnormer.errors import NonFiniteError, Preempted
+from transnormer.errors import NonFiniteError, Preempted, command
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.step.execution import choose_execution
 from transnormer.step.schedules import learning_rate
@@ -98,7 +98,7 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             print(f"{folder.path} is finished after {result['steps']} steps, there is nothing to resume")
         return result
     folder.require_store(config)
-    ranks = Ranks(config.train)
+    ranks = Ranks(config.train, folder.recorded_threads())
     with _as_only_writer(folder, ranks) as stale_holder:
         learner = Learner(config, ranks)
         ranks.on_main(lambda: folder.require_data(learner.task.store))
@@ -320,7 +320,7 @@ class Loop:
         name = self.signals.received.name if self.signals.received else "a signal to another process"
         raise Preempted(
             f"stopped by {name} after step {self.state.step}, which is saved",
-            hint=f"continue with `transnormer resume {self.folder.path}`",
+            hint=f"continue with `{command('resume', self.folder.path)}`",
         )
 
     def _stride(self) -> int:

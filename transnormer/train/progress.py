@@ -8,6 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+_BAR_WIDTH = 16
+_SECONDS_SILENT = 30.0  # in a log, before a step between two lines of the journal is shown
+_MEANINGFUL = 1e6  # a perplexity: more than any vocabulary of words has
+
 
 class ProgressDisplay:
     """`show` None: a bar if the output is a terminal, else lines; True: a bar in any case; False: nothing."""
@@ -19,36 +23,45 @@ class ProgressDisplay:
         self._quiet = show is False
         self._console = Console(quiet=self._quiet, force_terminal=True if show else None, soft_wrap=True)
         self._bar: Progress | None = None
+        self._shown = 0.0  # when a log last had a line
         if self._console.is_terminal and not self._quiet:
             columns = (
                 TextColumn("step {task.completed}/{task.total}"),
-                BarColumn(16),
+                BarColumn(_BAR_WIDTH),
                 TextColumn("{task.description}"),
             )
             self._bar = Progress(*columns, console=self._console)
-            self._task = self._bar.add_task("", total=total_steps, completed=step)
+            self._task = self._bar.add_task("first step ...", total=total_steps, completed=step)
             self._bar.start()
 
     def step(self, line: dict[str, Any]) -> None:
-        """Show a step between two lines of the journal: a bar always, a log the very first one, with an estimate."""
-        if self._bar or line["step"] == self._first_step + 1:
+        """Show a step between two lines of the journal: a bar always, a log the first one and where steps are slow."""
+        if self._bar or self._first_step + 1 == line["step"] or time.perf_counter() - self._shown > _SECONDS_SILENT:
             self.train(line)
 
     def train(self, line: dict[str, Any]) -> None:
         """Show a train line of the journal."""
-        numbers = (
-            f"loss {line['loss']:.4f}  lr {line['lr']:.2e}  grad norm {line['grad_norm']:.2f}  "
-            f"{line['tokens_per_second']:,.0f} tokens/s  {self._time_left(line['step'])} left"
-        )
+        step = f"step {line['step']}/{self._total}"
+        # What matters most comes first: a narrow terminal has no room for all.
+        numbers = [
+            f"loss {line['loss']:.4f}",
+            f"{in_hours(self.seconds_left(line['step']))} left",
+            f"{line['tokens_per_second']:,.0f} tokens/s",
+            f"lr {line['lr']:.2e}",
+            f"grad norm {line['grad_norm']:.2f}",
+        ]
         if self._bar:
-            self._bar.update(self._task, completed=line["step"], description=numbers)
+            room = self._console.width - len(step) - _BAR_WIDTH - 2
+            while len("  ".join(numbers)) > room and len(numbers) > 1:
+                numbers.pop()
+            self._bar.update(self._task, completed=line["step"], description="  ".join(numbers))
         else:
-            self.say(f"step {line['step']}/{self._total}  {numbers}")
+            self._shown = time.perf_counter()
+            self.say("  ".join([step, *numbers]))
 
     def evaluation(self, line: dict[str, Any]) -> None:
         """Show an eval line of the journal."""
-        numbers = "  ".join(f"{name} {value:.5g}" for name, value in line["metrics"].items())
-        self.say(f"step {line['step']}/{self._total}  {line['split']}: {numbers}")
+        self.say(f"step {line['step']}/{self._total}  {line['split']}: {in_a_line(line['metrics'])}")
 
     def say(self, text: str) -> None:
         """Print one line of text, above the bar if there is one."""
@@ -63,9 +76,23 @@ class ProgressDisplay:
         if self._bar:
             self._bar.stop()
 
-    def _time_left(self, step: int) -> str:
-        """From the wall clock of this process, evaluations and checkpoints included."""
-        per_step = (time.perf_counter() - self._began) / max(step - self._first_step, 1)
-        minutes, seconds = divmod(round(per_step * (self._total - step)), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    def seconds_left(self, step: int) -> float:
+        """By the wall clock of this process, evaluations and checkpoints included."""
+        return self.seconds_a_step(step) * (self._total - step)
+
+    def seconds_a_step(self, step: int) -> float:
+        """Since this process began."""
+        return (time.perf_counter() - self._began) / max(step - self._first_step, 1)
+
+
+def in_hours(seconds: float) -> str:
+    """1:02:03, or 2:03 where it is less than an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def in_a_line(metrics: dict[str, float]) -> str:
+    """Scores for people; a perplexity of words that a model of bytes has hardly learned to spell says nothing yet."""
+    shown = {name: value for name, value in metrics.items() if name != "word_perplexity" or value < _MEANINGFUL}
+    return "  ".join(f"{name} {value:.5g}" for name, value in shown.items())

@@ -16,23 +16,31 @@ from transnormer.allocator import keep_freed_memory
 from transnormer.config.schema import TrainSection
 from transnormer.errors import ConfigError, TransNormerError
 from transnormer.step.training import Alone
+from transnormer.train.threads import Threads, use_threads
 
 T = TypeVar("T")
 
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
+def runs_on_cuda(train: TrainSection) -> bool:
+    """Whether `train.device` means a GPU on this machine; otherwise it is the CPU."""
+    has_cuda = torch.cuda.is_available()
+    if train.device == "cuda" and not has_cuda:
+        raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
+    return has_cuda and train.device != "cpu"
+
+
 class Ranks(Alone):
     """This process among those of the run; with one process every method is the identity."""
 
-    def __init__(self, train: TrainSection) -> None:
-        has_cuda = torch.cuda.is_available()
-        if train.device == "cuda" and not has_cuda:
-            raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
-        on_cuda = has_cuda and train.device != "cpu"
+    def __init__(self, train: TrainSection, recorded_threads: int | None = None) -> None:
+        on_cuda = runs_on_cuda(train)
         precision = {"auto": "bf16" if on_cuda else "no", "bf16": "bf16", "float32": "no"}[train.precision]
+        self.threads: Threads | None = None  # of the CPU, where that is what computes
         if not on_cuda:
             keep_freed_memory()
+            self.threads = use_threads(train.threads, recorded_threads)
         # accelerate keeps device and precision for the life of the process; each run decides them anew.
         AcceleratorState._reset_state(reset_partial_state=True)
         try:

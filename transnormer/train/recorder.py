@@ -10,6 +10,7 @@ from typing import Any
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
 from transnormer.journal import Journal
+from transnormer.train import estimate
 from transnormer.train.progress import ProgressDisplay
 from transnormer.train.run_folder import RunFolder
 
@@ -22,6 +23,8 @@ class Recorder:
         self._journal = Journal(folder.journal_file) if active else None
         self._display: ProgressDisplay | None = None
         self._tensorboard: Any = None
+        self._began_at = 0
+        self._warned = False
 
     def begin(self, step: int, evaluated: int) -> None:
         """Start, or start again, after `step`: later lines of the journal are about steps that will be made anew."""
@@ -29,6 +32,7 @@ class Recorder:
             return
         self._journal.rewind(step, evaluated)
         self._close_views()
+        self._began_at = step
         self._display = ProgressDisplay(self._config.train.steps, step, self._show)
         if self._config.train.tensorboard:
             self._tensorboard = open_tensorboard(self._folder, step)
@@ -37,12 +41,14 @@ class Recorder:
         """A step that is shown, but not kept."""
         if self._display:
             self._display.step(line)
+            self._warn_once(line["step"])
 
     def train(self, line: dict[str, Any]) -> None:
         """A logged step."""
         self._append({"kind": "train", **line})
         if self._display:
             self._display.train(line)
+            self._warn_once(line["step"])
         self._scalars(
             "train", line["step"], {key: line[key] for key in ("loss", "lr", "grad_norm", "tokens_per_second")}
         )
@@ -91,6 +97,16 @@ class Recorder:
         self._close_views()
         if self._journal:
             self._journal.close()
+
+    def _warn_once(self, step: int) -> None:
+        """Say so, once it is known, if the run has more than an hour to go."""
+        if self._warned or self._display is None:
+            return
+        seconds_a_step = self._display.seconds_a_step(step)
+        if estimate.is_sure(step - self._began_at, seconds_a_step):
+            self._warned = True
+            if text := estimate.warning(self._config, self._folder.path, step, seconds_a_step):
+                self._display.say(text)
 
     def _append(self, line: dict[str, Any]) -> None:
         if self._journal:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
-from transnormer.errors import ConfigError, DataError, DiskError
+from transnormer.errors import ConfigError, DataError, DiskError, command
 from transnormer.files import (
     TEMPORARY,
     disk_errors,
@@ -30,6 +31,8 @@ from transnormer.files import (
 
 if TYPE_CHECKING:
     from transnormer.data.open_store import Store
+
+_RUNS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,7 @@ class RunFolder:
     def require_run(self) -> None:
         """Refuse a folder that holds no run."""
         if not self.config_file.is_file():
-            raise ConfigError(
-                f"{self.path} is not a run folder (it has no config.yaml)",
-                hint="give the folder that `transnormer train --out` wrote",
-            )
+            raise ConfigError(f"{self.path} is not a run folder (it has no config.yaml)", hint=hint_of_runs(self.path))
 
     def create(self) -> None:
         """Make the folder and its parents; an existing empty one is as good."""
@@ -170,6 +170,13 @@ class RunFolder:
             raise DataError(f"{self.init_file} is damaged: {error}", hint="restore it from a backup") from error
         return recorded
 
+    def recorded_threads(self) -> int | None:
+        """How many threads PyTorch had when the run began; None where nobody wrote it down."""
+        with suppress(OSError, ValueError, AttributeError):  # a damaged record of what ran is no reason to stop
+            threads = json.loads(self.environment_file.read_text()).get("threads")
+            return threads if isinstance(threads, int) and threads > 0 else None
+        return None
+
     def require_data(self, data: Store) -> None:
         """Refuse other data than the run began with; older versions did not record them."""
         if not self.data_file.is_file():
@@ -215,7 +222,7 @@ class RunFolder:
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise DataError(
                 f"{self.result_file} is damaged: {type(error).__name__}: {error}",
-                hint=f"delete it; `transnormer resume {self.path}` writes it again from the last checkpoint",
+                hint=f"delete it; `{command('resume', self.path)}` writes it again from the last checkpoint",
             ) from error
         return result
 
@@ -239,7 +246,19 @@ class RunFolder:
         if self.config_file.is_file():
             raise ConfigError(
                 f"{self.path} already holds a run",
-                hint=f"continue it with `transnormer resume {self.path}`, or choose another --out",
+                hint=f"continue it with `{command('resume', self.path)}`, or choose another --out",
             )
         if any(path.name != "lock" and not path.name.startswith(TEMPORARY) for path in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty", hint="choose another --out")
+
+
+def hint_of_runs(missing: Path) -> str:
+    """What to give instead of a folder that is no run: those in it, beside it, here and in runs/."""
+    places = (missing, missing.parent, Path(), Path("runs"))
+    found = {path.parent for place in places if place.is_dir() for path in sorted(place.glob("*/config.yaml"))}
+    found.discard(missing)
+    if not found:
+        return "give the folder that `transnormer train --out` wrote"
+    newest = sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
+    names = [shlex.quote(str(run)) for run in newest[:_RUNS_NAMED]]
+    return f"runs there are: {', '.join(names)}{', ...' if len(newest) > _RUNS_NAMED else ''}"

@@ -1,0 +1,59 @@
+"""How many threads PyTorch computes with on a CPU: too many on a busy machine cost more than they bring.
+
+Threads wait for each other at the end of every op, so that one which another program holds up holds up all. Sums are
+made in another order with another number of threads: a resumed run takes the number that it began with.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_SET_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torchrun sets the first
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of all CPUs together, and of how many
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many, and who chose."""
+
+    number: int
+    chosen_by: str
+
+    def __str__(self) -> str:
+        return f"{self.number} thread{'s' * (self.number != 1)} ({self.chosen_by})"
+
+
+def use_threads(wanted: int | None, recorded: int | None = None) -> Threads:
+    """Let PyTorch compute with as many threads as chosen: by train.threads, by the user's environment, by the run that
+    goes on, or by what the machine has to spare."""
+    chosen = choose_threads(wanted, recorded, torch.get_num_threads())
+    if chosen.number != torch.get_num_threads():
+        torch.set_num_threads(chosen.number)
+    return chosen
+
+
+def choose_threads(wanted: int | None, recorded: int | None, default: int) -> Threads:
+    """As `use_threads`, of which PyTorch by itself would take `default`."""
+    if wanted is not None:
+        return Threads(wanted, "train.threads")
+    if named := next((name for name in _SET_BY_USER if os.environ.get(name)), None):
+        return Threads(default, named)
+    if recorded is not None:
+        return Threads(recorded, "as the run began")
+    cores = min(os.cpu_count() or 1, quota(_QUOTA.read_text()) if _QUOTA.is_file() else math.inf)
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # not known on Windows
+    idle = max(1, round(cores - busy))
+    if idle < default:
+        return Threads(idle, f"of {cores:g} cores {min(busy, cores):.1f} are busy")
+    return Threads(default, "one a core")
+
+
+def quota(cpu_max: str) -> float:
+    """The CPUs that a container may use at once, from its cpu.max: '200000 100000' are two, 'max 100000' all."""
+    microseconds, period = cpu_max.split()
+    return math.inf if microseconds == "max" else int(microseconds) / int(period)
