@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,31 @@ def test_one_process_holds_a_lock(tmp_path: Path) -> None:
     path.write_text('{"pid": 1, "host": "elsewhere"}')
     with files.lock(path) as stale:
         assert stale == "process 1 on elsewhere"
+
+
+def test_nothing_needs_a_module_that_windows_lacks() -> None:
+    """Without fcntl the files can be imported; the lock is a library's, which has one for each system."""
+    script = "import sys; sys.modules['fcntl'] = None; import transnormer.files, transnormer.signals"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_folders_cannot_be_synced_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    system_open = os.open
+
+    def noted(path: Path, flags: int) -> int:
+        opened.append(flags)
+        return system_open(path, flags)
+
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(files.os, "open", noted)
+    monkeypatch.setattr(files, "_ON_WINDOWS", True)
+    files.sync(tmp_path)
+    files.sync(tmp_path / "file")
+    assert opened == [os.O_RDWR]
+
+
+def test_a_permission_is_not_a_full_disk(tmp_path: Path) -> None:
+    for code, told in ((errno.EACCES, "who may write"), (errno.EROFS, "can be written"), (errno.ENOSPC, "make room")):
+        with pytest.raises(DiskError, match=told), files.disk_errors(tmp_path, hint="make room"):
+            refuse(code)()

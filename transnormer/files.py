@@ -24,6 +24,7 @@ from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
 HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
 
+_ON_WINDOWS = os.name == "nt"  # where a folder cannot be opened, nor a file synced that is open to read only
 # What no room on the disk would change.
 _PERMISSION_HINTS = {
     errno.EACCES: "check who may write there (ls -ld), or choose another place",
@@ -99,10 +100,9 @@ def flush(file: IO[Any]) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
-    on_windows = os.name == "nt"  # where a folder cannot be opened, nor a file synced that is open to read only
-    if on_windows and path.is_dir():
+    if _ON_WINDOWS and path.is_dir():
         return
-    descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if _ON_WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

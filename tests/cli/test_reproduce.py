@@ -187,6 +187,6 @@ def test_sigterm_while_data_are_generated_leaves_nothing_and_can_be_taken_up_aga
     except subprocess.TimeoutExpired:
         pytest.fail("a worker is left")
     assert process.returncode == 75, err
-    assert "error: stopped while the data of lra/pathfinder were generated" in err
+    assert "stopped while the data of lra/pathfinder were generated" in err
     assert "hint: the same command" in err
     assert [path.suffix for path in stores.iterdir()] == [".lock"]

@@ -117,7 +117,7 @@ def test_a_signal_saves_all_and_the_same_command_goes_on(case: ReproduceCase, mo
     started.join()
     assert "SIGTERM: saving what runs: text-t2-42, text-vanilla-42" in case.out
     assert "left: text-t2-42, text-vanilla-42" in case.out
-    assert "error: stopped with 2 of 2 jobs left" in case.err
+    assert "stopped with 2 of 2 jobs left" in case.err
     assert not any(case.results.glob("*.json"))
     stopped_at = {}
     for name in ("text-t2-42", "text-vanilla-42"):

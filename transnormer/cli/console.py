@@ -78,9 +78,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def _print_entries(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Each row as a paragraph: its name, what it is, and the other cells under it with the names of their columns."""
     for name, about, *others in rows:
-        console.print(f"[bold]{escape(name)}[/]")
-        told = [f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell]
-        for line in (about, "; ".join(told)):
+        told = "; ".join(f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell)
+        fits = cell_len(name) + cell_len(about) + 2 <= console.width
+        console.print(f"[bold]{escape(name)}[/]{f'  {escape(about)}' if fits else ''}")
+        for line in (told,) if fits else (about, told):
             console.print(Padding(escape(line), (0, 0, 0, 2)))
 
 
