@@ -164,11 +164,12 @@ def test_resume_ends_with_the_words_of_train(cli: Callable, finished_run: Path, 
     done = cli("resume", run)
     assert done.code == 0, done.err
     assert "resumed after step 2" in done.out
-    finished, tested, model = done.out.splitlines()[-3:]
+    finished, tested, model, further = done.out.splitlines()[-4:]
     assert finished.startswith(f"finished {run} in ")
     assert "perplexity" in finished
     assert tested.startswith("test split, once, with the best checkpoint")
     assert model.startswith(f"the model is in {run / 'final'}")
+    assert further == f"write with it: transnormer generate {run}"
 
 
 @pytest.mark.parametrize(("split", "checkpoint"), [("valid", "final"), ("test", "best"), ("valid", "last")])
