@@ -272,7 +272,7 @@ def test_plain_lines_where_there_is_no_terminal(store: Path, tmp_path: Path, cap
     first, *lines = capsys.readouterr().out.splitlines()
     for fact in (
         "t2-tiny, ",
-        " parameters, on cpu (float32, eager, ops by torch)",
+        " parameters, on cpu with 1 thread (OMP_NUM_THREADS) (float32, eager, ops by torch)",
         f"causal_lm on {store}",
         "12 steps of 4",
     ):
