@@ -214,11 +214,6 @@ class TrainSection(Section):
         default=False, description="journal lines also hold the gradient norm of each layer, the embedding and the head"
     )
 
-    @model_serializer(mode="wrap")
-    def _without_unused_layer_gradients(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run that does not log them has no such key, as before there was one: it keeps its hash."""
-        return {name: value for name, value in dump(self).items() if value or name != "log_layer_gradients"}
-
     @field_validator("device", mode="before")
     @classmethod
     def _no_apple_gpu(cls, device: Any) -> Any:
@@ -230,9 +225,10 @@ class TrainSection(Section):
         return device
 
     @model_serializer(mode="wrap")
-    def _without_unused_threads(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run that says nothing about threads has no such key, as before there was one: it keeps its hash."""
-        return {name: value for name, value in dump(self).items() if value is not None or name != "threads"}
+    def _without_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that does not use a newer key has no such key, as before there was one: it keeps its hash."""
+        unused = {"threads": None, "log_layer_gradients": False}
+        return {name: value for name, value in dump(self).items() if name not in unused or value != unused[name]}
 
 
 class RunConfig(Section):
