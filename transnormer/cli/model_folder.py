@@ -33,4 +33,7 @@ def model_folder(path: Path, weights: Weights | None) -> Path:
         raise ConfigError(
             f"{path} is a single model, it has no '{weights.value}' checkpoint", hint="leave --checkpoint out"
         )
+    from transnormer.train.checkpoint import verify_if_sealed
+
+    verify_if_sealed(path)
     return path

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
-from transnormer.models.hub import LOCAL
-from transnormer.models.quiet import no_progress_bars
+from transnormer.models.loading import load_local_tokenizer, load_pretrained
 
 
 def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel, Any]:
@@ -23,8 +19,7 @@ def load_causal_lm(folder: Path, device: str = "auto") -> tuple[PreTrainedModel,
     It computes in `decode_dtype` of that device.
     """
     model = load_model(folder, device)
-    with _load_errors(folder):
-        return model, AutoTokenizer.from_pretrained(folder, **LOCAL)
+    return model, load_local_tokenizer(folder)
 
 
 def load_model(folder: Path, device: str = "auto", dtype: torch.dtype | None = None) -> PreTrainedModel:
@@ -38,18 +33,7 @@ def load_model(folder: Path, device: str = "auto", dtype: torch.dtype | None = N
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda, but torch sees no CUDA device", hint="use --device cpu")
     target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    with _load_errors(folder), no_progress_bars():
-        chosen = dtype or decode_dtype(target)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, **LOCAL)
-    return model.to(target).eval()
-
-
-@contextmanager
-def _load_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DataError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return load_pretrained(AutoModelForCausalLM, folder, dtype=dtype or decode_dtype(target)).to(target)
 
 
 def decode_dtype(device: torch.device) -> torch.dtype | str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
 from transnormer.files import disk_errors, new_folder, write_text
 from transnormer.models import heads
-from transnormer.models.hub import AUTO_MODELS, LOCAL
+from transnormer.models.hub import AUTO_MODELS
+from transnormer.models.loading import LOCAL, load_local_tokenizer, load_pretrained, loading_errors
 from transnormer.models.quiet import no_progress_bars
 from transnormer.models.saving import follow_umask
 
@@ -49,26 +49,22 @@ def export_model(
 
 
 def _load_original(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
-    try:
+    with loading_errors(source):
         (name,) = AutoConfig.from_pretrained(source, **LOCAL).architectures or ("model of unknown kind",)
-        cls = getattr(heads, name, None)
-        if cls is None:
-            raise ConfigError(f"{source} holds a {name}, which is not one of ours", hint="give a run folder")
-        model = cls.from_pretrained(source, dtype=dtype, local_files_only=True).eval()
-        # Bytes, pixels and operators are their own ids: a classifier of those has no tokenizer.
-        if "Classification" in name and not (source / "tokenizer_config.json").exists():
-            return model, None
-        return model, AutoTokenizer.from_pretrained(source, **LOCAL)
-    except ConfigError:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DataError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
+    cls = getattr(heads, name, None)
+    if cls is None:
+        raise ConfigError(f"{source} holds a {name}, which is not one of ours", hint="give a run folder")
+    model = load_pretrained(cls, source, dtype=dtype)
+    # Bytes, pixels and operators are their own ids: a classifier of those has no tokenizer.
+    if "Classification" in name and not (source / "tokenizer_config.json").exists():
+        return model, None
+    return model, load_local_tokenizer(source)
 
 
 def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[str, Any]:
     name = type(original).__name__
     auto = _AUTO_CLASSES.get(name, getattr(heads, name))
-    copy = auto.from_pretrained(folder, **LOCAL).eval()
+    copy = load_pretrained(auto, folder)
     # Longer than two blocks of DiagAttention, so that every kind of layer has something to do.
     length = min(200, original.config.max_position_embeddings)
     ids = torch.arange(length).remainder(original.config.vocab_size)[None]
@@ -78,7 +74,7 @@ def _read_back(original: PreTrainedModel, tokenizer: Any, folder: Path) -> dict[
     if copy.dtype != original.dtype or not torch.equal(expected, got):
         raise DataError(f"the exported {name} does not give the logits of the original; nothing was written")
     if tokenizer is not None:
-        copied = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        copied = load_local_tokenizer(folder)
         if copied.get_vocab() != tokenizer.get_vocab():
             raise DataError("the exported tokenizer differs from the original; nothing was written")
     return {

@@ -27,8 +27,6 @@ AUTO_MODELS = {
     "AutoModelForMaskedLM": "TransNormerForMaskedLM",
     "AutoModelForSequenceClassification": "TransNormerForSequenceClassification",
 }
-# How our own commands load what lies on the disk: nothing is fetched, and no code of a model's folder is run.
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _LOADER = "modeling_transnormer"
 AUTO_MAP = {auto: f"{_LOADER}.{name}" for auto, name in {"AutoConfig": "TransNormerConfig", **AUTO_MODELS}.items()}
 _LOADER_SOURCE = '''"""Where transformers finds the classes of the model in this folder: in the package transnormer."""

@@ -107,6 +107,11 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def verify_if_sealed(folder: Path) -> int | None:
+    """Check a model folder that has a manifest, as those of a run have, and return its step; None for any other."""
+    return verify(folder)["step"] if (folder / MANIFEST).exists() else None
+
+
 def newest_valid(checkpoints: Path, quarantine_folder: Path) -> Found:
     """The newest checkpoint that verifies; broken ones go to quarantine; candidates but none valid is an error."""
     quarantined: list[Quarantined] = []

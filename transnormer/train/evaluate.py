@@ -31,7 +31,7 @@ from transnormer.tasks.protocols.spans import SUMS
 from transnormer.tasks.protocols.windows import SlidingWindows
 from transnormer.tasks.text_scores import text_counts, text_scores, with_text
 from transnormer.tasks.token_windows import open_store
-from transnormer.train.checkpoint import Which, weights_folder
+from transnormer.train.checkpoint import Which, verify_if_sealed, weights_folder
 from transnormer.train.ranks import Ranks
 from transnormer.train.run_folder import RunFolder
 
@@ -80,6 +80,8 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
     if config:
         weights, step = weights_folder(RunFolder(path), checkpoint or "final")
         facts = {"run": str(path), "checkpoint": checkpoint or "final", "step": step}
+    else:
+        verify_if_sealed(weights)
     model = load_model(weights, ranks.device.type, torch.float32)
     if not isinstance(model, TransNormerForCausalLM):
         raise ConfigError(f"{path} holds a {type(model).__name__}", "eval scores models of this package")

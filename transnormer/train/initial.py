@@ -24,7 +24,7 @@ from transnormer.files import sha256
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.models.config import TransNormerConfig
 from transnormer.tasks.contract import Task
-from transnormer.train.checkpoint import MANIFEST, verify, weights_folder
+from transnormer.train.checkpoint import verify_if_sealed, weights_folder
 from transnormer.train.run_folder import RunFolder
 
 WEIGHTS = "model.safetensors"
@@ -75,7 +75,7 @@ def find_initial(path: str, expected: dict[str, Any] | None = None) -> Initial:
         folder, step = weights_folder(RunFolder(run), "final")
     else:
         folder = require_model(given)
-        step = verify(folder)["step"] if (folder / MANIFEST).is_file() else None
+        step = verify_if_sealed(folder)
     if not (folder / WEIGHTS).is_file():
         raise ConfigError(f"model.init: {folder} has no {WEIGHTS}", hint="save or export the model again, in one file")
     task = RunFolder(run).read_config().task if run else None

@@ -1,0 +1,64 @@
+"""A model folder of anybody, read whole or refused: safetensors alone, no code of its own, no tensor left random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from transnormer.errors import DataError
+from transnormer.models.quiet import no_progress_bars
+
+# Nothing is fetched, and no code of a model's folder is run.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
+    """The model of a folder by a class of transformers or of ours, in evaluation mode, or a DataError.
+
+    transformers gives random values to what the file has no tensor for, and reads pickles where there is no safetensors
+    file: both are refused here.
+    """
+    with loading_errors(folder), no_progress_bars(), _no_warnings():
+        model, report = cls.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **LOCAL, **options)
+    if missing := sorted(report["missing_keys"]):
+        others = f" and {len(missing) - 1} more" if missing[1:] else ""
+        there = f", but {sorted(report['unexpected_keys'])[0]}" if report["unexpected_keys"] else ""
+        raise DataError(
+            f"{folder} cannot be loaded: its weights have no {missing[0]}{others}{there}",
+            hint="save or export the model again",
+        )
+    return model.eval()
+
+
+def load_local_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a model folder; a DataError says what is wrong."""
+    with loading_errors(folder):
+        return AutoTokenizer.from_pretrained(folder, **LOCAL)
+
+
+@contextmanager
+def loading_errors(folder: Path) -> Iterator[None]:
+    """Turn what a library says about a folder that it cannot load into a DataError of one line."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise DataError(f"{folder} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """What transformers would warn of is an error here, and is said once."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
