@@ -66,6 +66,26 @@ def command(*words: object) -> str:
     return shlex.join(["transnormer", *map(str, words)])
 
 
+class MemoryExhausted(TransNormerError):
+    """The machine or the GPU has not the memory that something needed; a run can be resumed on a larger one."""
+
+    @classmethod
+    def of(cls, error: Exception) -> MemoryExhausted:
+        """In the words of whoever could not allocate it, of which the first line says how much."""
+        words = str(error).strip().splitlines()
+        return cls(
+            f"out of memory{f': {words[0]}' if words else ''}",
+            hint="lower train.micro_batch_size, data.sequence_length or the model's sizes; "
+            "`transnormer resume RUN` continues a run from its last checkpoint",
+        )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether it says so: Python has a type for it, torch one on a GPU, and words on a CPU."""
+    names = {each.__name__ for each in type(error).__mro__}
+    return not names.isdisjoint({"MemoryError", "OutOfMemoryError"}) or "DefaultCPUAllocator" in str(error)
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """The hint for an unknown name: the nearest known one, or the whole list when nothing is near."""
     names = sorted(known)

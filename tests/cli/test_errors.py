@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from transnormer.cli.app import main
 from transnormer.errors import (
@@ -136,3 +137,28 @@ def test_the_record_of_a_benchmark_is_a_json_file(cli: Callable, tmp_path: Path,
     assert done.code == 2
     assert "record.json" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore"),
+        RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: 9 bytes.\nmore"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_out_of_memory_is_said_in_a_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transnormer.cli.app.app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 1
+    assert "error: out of memory" in capsys.readouterr().err
+    error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug"):
+        main([])

@@ -24,7 +24,7 @@ def test_the_choices_shown_are_the_choices_taken(key: object) -> None:
 
 def test_expectations_in_words() -> None:
     keys = all_keys()
-    assert keys["train.steps"].expects == "an integer > 0"
+    assert keys["train.steps"].expects == "an integer > 0 and <= 1,000,000,000,000"
     assert keys["model.dropout"].expects == "a number >= 0 and < 1, or null"
     assert keys["optim.betas"].expects == "a list of 2 numbers >= 0 and < 1"
     assert keys["train.device"].expects == "one of: auto, cpu, cuda"

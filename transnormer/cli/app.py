@@ -28,7 +28,7 @@ from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.cli.verbosity import Quiet, Verbose, is_verbose, set_verbosity, spoken
-from transnormer.errors import TransNormerError
+from transnormer.errors import MemoryExhausted, TransNormerError, is_out_of_memory
 
 app = typer.Typer(
     name="transnormer",
@@ -102,3 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if ending.code == _INTERRUPTED:
             print_note("stopped")
         raise
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        told = MemoryExhausted.of(error)
+        print_error(told)
+        sys.exit(told.exit_code)

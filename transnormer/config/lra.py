@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from transnormer.config.section import TaskSection
+from transnormer.config.section import MAX_COUNT, TaskSection
 
 
 class LRASection(TaskSection):
@@ -19,7 +19,9 @@ class LRASection(TaskSection):
         default="skyformer",
         description="how examples are split, masked and pooled; lra_compat repeats the quirks of published code",
     )
-    limit_examples: int | None = Field(default=None, gt=0, description="prepare at most so many examples of each split")
+    limit_examples: int | None = Field(
+        default=None, gt=0, le=MAX_COUNT, description="prepare at most so many examples of each split"
+    )
     valid_examples: int | None = Field(
-        default=None, gt=0, description="validate on so many examples, evenly spaced; null: all"
+        default=None, gt=0, le=MAX_COUNT, description="validate on so many examples, evenly spaced; null: all"
     )

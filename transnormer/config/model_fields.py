@@ -18,6 +18,7 @@ class Rule:
     meaning: str = ""
     choices: tuple[str, ...] = ()
     is_count: bool = False
+    at_most: int = 2**24  # of a count
     is_probability: bool = False
 
 
@@ -28,9 +29,9 @@ _NORMS = ("rms", "layer", "batch", "scale")
 class ModelFields:
     """What a model is, one field per decision; each ablation of the paper is a set of values."""
 
-    vocab_size: Annotated[int, Rule(is_count=True)] = 259
+    vocab_size: Annotated[int, Rule(is_count=True, at_most=2**32)] = 259
     hidden_size: Annotated[int, Rule("model width", is_count=True)] = 512
-    num_hidden_layers: Annotated[int, Rule("number of layers", is_count=True)] = 6
+    num_hidden_layers: Annotated[int, Rule("number of layers", is_count=True, at_most=1000)] = 6
     num_attention_heads: Annotated[int, Rule("number of heads; must divide hidden_size", is_count=True)] = 8
     # Unset: int(8d/3) for the GLU, 4d for the FFN.
     intermediate_size: Annotated[int | None, Rule("inner width of the GLU or FFN", is_count=True)] = None
@@ -64,7 +65,9 @@ class ModelFields:
         str,
         Rule("absolute positions added to the token embedding", choices=("none", "sinusoidal", "learned")),
     ] = "sinusoidal"
-    max_position_embeddings: Annotated[int, Rule("longest input a learned table can take", is_count=True)] = 512
+    max_position_embeddings: Annotated[
+        int, Rule("longest input a learned table can take", is_count=True, at_most=2**31)
+    ] = 512
     # `padded_mean` divides the sum over real tokens by max_position_embeddings, as Skyformer's code does.
     pooling: Annotated[
         str,

@@ -23,7 +23,7 @@ from transnormer.config.lra import LRASection
 from transnormer.config.model_fields import Rule, field_rules, field_types
 from transnormer.config.recall import RecallSection
 from transnormer.config.renamed import RENAMED, task_family
-from transnormer.config.section import Section, TaskSection
+from transnormer.config.section import MAX_COUNT, MAX_FACTOR, Section, TaskSection
 from transnormer.errors import ConfigError
 
 # Of data.tokenizer: names, and what stands before the folder in 'gpt2:FOLDER'. All else is a folder by itself.
@@ -79,7 +79,9 @@ def _model_key(name: str, rule: Rule) -> tuple[Any, FieldInfo]:
     kind: Any = Literal[rule.choices] if rule.choices else field_types()[name]
     if name == "mixer_options":  # what only a mixer can check is at least what a file can hold
         kind = dict[str, dict[str, JsonValue]]
-    bounds: dict[str, Any] = {"gt": 0} if rule.is_count else {"ge": 0, "lt": 1} if rule.is_probability else {}
+    bounds: dict[str, Any] = (
+        {"gt": 0, "le": rule.at_most} if rule.is_count else {"ge": 0, "lt": 1} if rule.is_probability else {}
+    )
     return kind | None, Field(default=None, description=rule.meaning, **bounds)
 
 
@@ -115,11 +117,20 @@ class DataSection(Section):
         default=None, description="byte, bpe, word, gpt2:FOLDER, roberta:FOLDER or a saved one; null: the corpus's own"
     )
     vocab_size: int | None = Field(
-        default=None, gt=0, description="tokens of a trained bpe (null: 8000), or of a word vocabulary (null: all)"
+        default=None,
+        gt=0,
+        le=MAX_COUNT,
+        description="tokens of a trained bpe (null: 8000), or of a word vocabulary (null: all)",
     )
-    limit_bytes: int | None = Field(default=None, gt=0, description="train on the first so many bytes of `corpus` only")
-    sequence_length: int = Field(default=512, gt=0, description="tokens per training and evaluation window")
-    eval_windows: int | None = Field(default=None, gt=0, description="evaluate on the first so many windows; null: all")
+    limit_bytes: int | None = Field(
+        default=None, gt=0, le=MAX_COUNT, description="train on the first so many bytes of `corpus` only"
+    )
+    sequence_length: int = Field(
+        default=512, gt=0, le=MAX_COUNT, description="tokens per training and evaluation window"
+    )
+    eval_windows: int | None = Field(
+        default=None, gt=0, le=MAX_COUNT, description="evaluate on the first so many windows; null: all"
+    )
 
     @field_validator("store")
     @classmethod
@@ -153,46 +164,55 @@ class DataSection(Section):
 class OptimSection(Section):
     """AdamW and its schedule. `schedule` is a pure function of the step, so resuming needs only the step."""
 
-    lr: float = Field(default=5e-4, gt=0, description="peak learning rate")
+    lr: float = Field(default=5e-4, gt=0, le=MAX_FACTOR, description="peak learning rate")
     # Not strict, because YAML has lists and no tuples; the two numbers inside still are.
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field(
         default=(0.9, 0.98), description="AdamW betas; one_cycle overrides the first"
     )
-    eps: float = Field(default=1e-8, gt=0, description="AdamW epsilon")
-    weight_decay: float = Field(default=0.01, ge=0, description="decoupled decay, on matrices only unless decay_all")
+    eps: float = Field(default=1e-8, ge=1e-30, le=1, description="AdamW epsilon")
+    weight_decay: float = Field(
+        default=0.01, ge=0, le=MAX_FACTOR, description="decoupled decay, on matrices only unless decay_all"
+    )
     decay_all: bool = Field(default=False, description="decay biases, norms and embeddings too, as fairseq does")
     schedule: Literal["constant", "inverse_sqrt", "polynomial", "cosine", "one_cycle"] = Field(
         default="cosine", description="shape of the learning rate after the warm-up"
     )
     warmup_steps: int = Field(
-        default=0, ge=0, description="linear warm-up; for one_cycle the length of the rising part"
+        default=0, ge=0, le=MAX_COUNT, description="linear warm-up; for one_cycle the length of the rising part"
     )
     final_lr_ratio: float = Field(
         default=0.0, ge=0, le=1, description="where cosine and polynomial end, relative to lr"
     )
-    power: float = Field(default=1.0, gt=0, description="exponent of the polynomial schedule")
+    power: float = Field(default=1.0, gt=0, le=MAX_FACTOR, description="exponent of the polynomial schedule")
     cycle_momentum: bool = Field(default=True, description="one_cycle: also cycle beta1 0.95 -> 0.85 -> 0.95")
-    clip_norm: float | None = Field(default=None, gt=0, description="clip the global gradient norm")
-    clip_value: float | None = Field(default=None, gt=0, description="clip each gradient entry")
+    clip_norm: float | None = Field(default=None, gt=0, le=1e30, description="clip the global gradient norm")
+    clip_value: float | None = Field(default=None, gt=0, le=1e30, description="clip each gradient entry")
 
 
 class TrainSection(Section):
     """The loop."""
 
-    steps: int = Field(default=1000, gt=0, description="optimizer steps")
-    batch_size: int = Field(default=16, gt=0, description="sequences per optimizer step, over all processes")
+    steps: int = Field(default=1000, gt=0, le=MAX_COUNT, description="optimizer steps")
+    batch_size: int = Field(
+        default=16, gt=0, le=MAX_COUNT, description="sequences per optimizer step, over all processes"
+    )
     micro_batch_size: int | None = Field(
-        default=None, gt=0, description="sequences per forward pass and process; null: all"
+        default=None, gt=0, le=MAX_COUNT, description="sequences per forward pass and process; null: all"
     )
     eval_batch_size: int | None = Field(
         default=None,
         gt=0,
+        le=MAX_COUNT,
         description="sequences per forward pass of an evaluation; null: twice those of training",
     )
-    eval_every: int = Field(default=500, gt=0, description="steps between evaluations (one is always made at the end)")
-    save_every: int = Field(default=500, gt=0, description="steps between checkpoints (one is always made at the end)")
-    log_every: int = Field(default=10, gt=0, description="steps between journal lines")
-    keep_last: int = Field(default=2, gt=0, description="checkpoints kept besides the best one")
+    eval_every: int = Field(
+        default=500, gt=0, le=MAX_COUNT, description="steps between evaluations (one is always made at the end)"
+    )
+    save_every: int = Field(
+        default=500, gt=0, le=MAX_COUNT, description="steps between checkpoints (one is always made at the end)"
+    )
+    log_every: int = Field(default=10, gt=0, le=MAX_COUNT, description="steps between journal lines")
+    keep_last: int = Field(default=2, gt=0, le=MAX_COUNT, description="checkpoints kept besides the best one")
     precision: Literal["auto", "float32", "bf16"] = Field(
         default="auto", description="auto: bf16 on CUDA, float32 on CPU"
     )
@@ -208,7 +228,9 @@ class TrainSection(Section):
         description="of PyTorch on a CPU; null: as OMP_NUM_THREADS says, or as many as the machine has idle cores",
     )
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
-    nonfinite_limit: int = Field(default=3, gt=0, description="skip/rewind: stop after so many in one run")
+    nonfinite_limit: int = Field(
+        default=3, gt=0, le=MAX_COUNT, description="skip/rewind: stop after so many in one run"
+    )
     tensorboard: bool = Field(default=False, description="also write TensorBoard events into RUN/tensorboard")
     log_layer_gradients: bool = Field(
         default=False, description="journal lines also hold the gradient norm of each layer, the embedding and the head"

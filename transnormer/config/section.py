@@ -6,6 +6,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+# Far above any real run, and far below where 64-bit integers and float32 end: a slip of the keyboard is refused.
+MAX_COUNT = 10**12
+MAX_FACTOR = 1e3
+
 
 class Section(BaseModel):
     """Unknown keys are errors, nothing is coerced (true is not 1, '8' is not 8), values are frozen once resolved."""

@@ -61,6 +61,9 @@ def mixer_options(name: str) -> dict[str, Any]:
     return {key: p.default for key, p in parameters.items() if key not in _COMMON_ARGUMENTS}
 
 
+_LARGEST = 2**31  # of a whole number among the options: no size is anywhere near
+
+
 def check_options(name: str, options: dict[str, Any]) -> None:
     """Raise for an option that the mixer does not have, and for a value that is not of the option's type."""
     known = mixer_options(name)
@@ -69,6 +72,8 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         if option not in known:
             raise ConfigError(f"mixer '{name}' has no option '{option}'", did_you_mean(option, known))
         check_type(f"mixer '{name}': option '{option}'", value, hints[option])
+        if isinstance(value, int) and value > _LARGEST:
+            raise ConfigError(f"mixer '{name}': option '{option}' must be at most {_LARGEST:,}, got {value}")
         if option == "dropout":
             check_probability(f"mixer '{name}': option 'dropout'", value)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,15 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
         # with the random numbers that some of them draw left as they were.
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             for name in dict.fromkeys(self.mixers):
-                build_mixer(
-                    name,
-                    hidden_size=self.hidden_size,
-                    num_heads=self.num_attention_heads,
-                    causal=self.causal,
-                    max_length=self.max_position_embeddings,
-                    **self.options_of(name),
-                )
+                with size_errors(name):
+                    build_mixer(
+                        name,
+                        hidden_size=self.hidden_size,
+                        num_heads=self.num_attention_heads,
+                        causal=self.causal,
+                        max_length=self.max_position_embeddings,
+                        **self.options_of(name),
+                    )
 
     @property
     def layer_types(self) -> list[str]:
@@ -130,6 +132,16 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
         }
 
 
+@contextmanager
+def size_errors(what: str) -> Iterator[None]:
+    """Turn what torch and Python say of a number that no tensor can have as its size into a ConfigError."""
+    try:
+        yield
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        words = str(error).strip() or "out of memory"
+        raise ConfigError(f"{what} cannot be built: {words.splitlines()[0]}", "choose smaller sizes") from error
+
+
 def plain(value: Any) -> Any:
     """A value as a config file holds it: numbers of numpy as Python's, tuples as lists."""
     if isinstance(value, np.generic):
@@ -138,7 +150,10 @@ def plain(value: Any) -> Any:
 
 
 def check_types(fields: Mapping[str, Any]) -> None:
-    """Raise for a field of a model whose value is not of its type."""
+    """Raise for a field of a model whose value is not of its type, or larger than that of any model."""
     for name, value in fields.items():
         if name in field_types():
             check_type(name, value, field_types()[name])
+        rule = field_rules().get(name)
+        if rule and rule.is_count and value is not None and value > rule.at_most:
+            raise ConfigError(f"{name} must be at most {rule.at_most:,}, got {value}")

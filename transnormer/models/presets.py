@@ -217,6 +217,18 @@ def model_config(section: ModelSection, **fields: Any) -> TransNormerConfig:
     return TransNormerConfig(**{**base, **fields}, mixer_options=options)
 
 
+def build_without_memory(section: ModelSection) -> None:
+    """Raise what building the backbone of a run would; its tensors have shapes and no content."""
+    config = model_config(section)
+    import torch
+
+    from transnormer.models.backbone import TransNormerModel
+    from transnormer.models.config import size_errors
+
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), size_errors("the model"):
+        TransNormerModel(config)
+
+
 def preset(name: str, **overrides: Any) -> TransNormerConfig:
     """The config behind a preset name, with any field of TransNormerConfig overridden.
 
