@@ -85,6 +85,18 @@ def signals_afterwards() -> Iterator[None]:
 
 
 @contextmanager
+def signals_leave(code: int, words: str) -> Iterator[None]:
+    """A signal ends the process at once with this exit code and these words: where all can be done again at no loss."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        os.write(2, f"error: stopped by {signal.Signals(number).name} {words}\n".encode())
+        os._exit(code)
+
+    with _handled(STOP_SIGNALS, leave):
+        yield
+
+
+@contextmanager
 def sigterm_raises() -> Iterator[None]:
     """SIGTERM raises Terminated, unwinding the program as Ctrl-C does, instead of ending it amid its files."""
     # Where somebody else handles SIGTERM, that is for them to decide.

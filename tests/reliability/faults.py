@@ -136,3 +136,16 @@ def _watch_save(run: str, step: int, act: Callable[[int, str], None]) -> None:
                 busy = False
 
     sys.addaudithook(hook)
+
+
+def stop_at_call(name: str) -> None:
+    """Stop (SIGSTOP) just before a function that the learner calls by this name."""
+    from transnormer.train import learner
+
+    called = getattr(learner, name)
+
+    def stopped(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return called(*arguments)
+
+    setattr(learner, name, stopped)

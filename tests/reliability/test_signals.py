@@ -72,3 +72,16 @@ def test_the_command_itself_from_a_fresh_interpreter(case: Case) -> None:
     case.require_equal_end()
     assert case.resume() == 0
     assert "is finished after 12 steps" in case.forks.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", ["build_task", "load_file"])
+def test_signal_before_the_first_step_of_a_resumed_run(stopped_case: Case, number: signal.Signals, moment: str) -> None:
+    pid = stopped_case.forks.start("resume", stopped_case.run, fault=("stop_at_call", {"name": moment}))
+    stopped_case.forks.wait_for_stop(pid)
+    os.kill(pid, number)
+    os.kill(pid, signal.SIGCONT)
+    assert stopped_case.forks.wait(pid) == 75
+    assert "transnormer resume" in stopped_case.forks.output
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()

@@ -10,6 +10,8 @@ import typer
 from transnormer.cli.console import load_torch
 from transnormer.cli.train import print_outcome
 from transnormer.cli.verbosity import is_quiet
+from transnormer.errors import Preempted, command
+from transnormer.signals import signals_leave
 
 
 def resume(
@@ -27,11 +29,14 @@ def resume(
 
     Example: transnormer resume run train.steps=2000
     """
-    from transnormer.train.continuation import changed_config
-    from transnormer.train.run_folder import RunFolder
+    words = f"before the first step; nothing is lost\nhint: continue with `{command('resume', run)}`"
+    with signals_leave(Preempted.exit_code, words):  # until the loop handles them itself
+        from transnormer.train.continuation import changed_config
+        from transnormer.train.run_folder import RunFolder
 
-    changed_config(RunFolder(run), overrides or [])  # says what is wrong before torch is loaded
-    load_torch()
-    from transnormer.train.loop import resume as continue_run
+        changed_config(RunFolder(run), overrides or [])  # says what is wrong before torch is loaded
+        load_torch()
+        from transnormer.train.loop import resume as continue_run
 
-    print_outcome(run, continue_run(run, overrides or [], show=False if is_quiet() else None))
+        result = continue_run(run, overrides or [], show=False if is_quiet() else None)
+    print_outcome(run, result)
