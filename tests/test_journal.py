@@ -70,7 +70,7 @@ def test_a_line_broken_in_the_middle_becomes_a_note(path: Path) -> None:
 
 def test_non_finite_numbers_are_strict_json_that_float_reads(path: Path) -> None:
     journal = Journal(path)
-    journal.append({"kind": "eval", "metrics": {"perplexity": float("inf"), "loss": float("nan")}})
+    journal.append({"kind": "eval", "step": 1, "metrics": {"perplexity": float("inf"), "loss": float("nan")}})
     line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert float(line["metrics"]["perplexity"]) == float("inf")
     assert line["metrics"]["loss"] == "nan"

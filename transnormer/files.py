@@ -67,7 +67,8 @@ def write_text(path: Path, text: str, hint: str = HINT) -> None:
             return
         temporary = path.with_name(f"{TEMPORARY}{path.name}")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            temporary.unlink(missing_ok=True)  # what a crash left, or a link that somebody put there
+            with temporary.open("x", encoding="utf-8") as file:
                 file.write(text)
                 flush(file)
             temporary.replace(path)
@@ -75,6 +76,15 @@ def write_text(path: Path, text: str, hint: str = HINT) -> None:
             temporary.unlink(missing_ok=True)
             raise
         sync(path.parent)
+
+
+def require_no_link(path: Path) -> None:
+    """Refuse a symbolic link where we write in place: what it points to is not ours to change."""
+    if path.is_symlink():
+        raise DiskError(
+            f"{path} is a symbolic link, and what it points to would be written to",
+            hint="remove the link, or put what it points to in its place",
+        )
 
 
 def write_json(path: Path, value: Any, hint: str = HINT) -> None:
@@ -210,8 +220,11 @@ def resumable_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
     """
     require_free(path)
     partial = path.with_name(f".{path.name}.unfinished")
+    require_no_link(partial)
     with disk_errors(path, hint=hint):
         partial.mkdir(parents=True, exist_ok=True)
+    for left in partial.rglob("*"):
+        require_no_link(left)
     held = partial / "lock"
     with lock(held):
         require_free(path)  # the holder of the lock may have finished it
@@ -235,8 +248,9 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
     Who does not wait gets RunInUseError, and nothing has changed. The kernel drops the lock of a process that dies, so
     a lock file that still names a process but is free is stale.
     """
+    require_no_link(path)
     with disk_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         holder = _take_lock(path, descriptor, wait)
         with disk_errors(path):

@@ -115,8 +115,23 @@ def _parse(content: bytes) -> Iterator[Line | Damaged]:
 def _line(number: int, text: bytes) -> Line | Damaged:
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Damaged(number, text, f"not JSON: {error}")
-    if not isinstance(line, dict) or "kind" not in line:
+    if not _has_shape(line):
         return Damaged(number, text, f"not a line of a journal: {text.decode(errors='replace').strip()[:40]}")
     return line
+
+
+def _has_shape(line: Any) -> bool:
+    """Whether a line has what its kind needs: who reads a journal may count on it."""
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return False
+    if line["kind"] not in ("train", "eval"):
+        return isinstance(line.get("step", 0), int)
+    logged = {name: line.get(name, 0) for name in ("loss", "tokens")}
+    numbers = line.get("metrics") if line["kind"] == "eval" else logged
+    return isinstance(line.get("step"), int) and isinstance(numbers, dict) and all(map(_is_number, numbers.values()))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or value in ("nan", "inf", "-inf")

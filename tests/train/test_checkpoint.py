@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -174,3 +177,16 @@ def test_prune_keeps_the_newest_and_the_best(checkpoints: Path) -> None:
     names = [path.name for path in checkpoint.list_checkpoints(checkpoints)]
     assert names == ["step-00000002", "step-99999999", "step-100000000"]
     assert len(list(checkpoints.iterdir())) == 3
+
+
+def test_a_disk_that_refuses_to_prune_is_said(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        make(checkpoints, step)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(DiskError, match="Input/output error"):
+        checkpoint.prune(checkpoints, keep_last=1, keep_steps=[])
+    assert checkpoint.newest_valid(checkpoints, checkpoints.parent / "quarantine").path == checkpoints / "step-00000002"

@@ -118,7 +118,7 @@ def test_tidy_removes_leftovers_and_nothing_else(folder: RunFolder, data: TokenS
         (folder.checkpoints / "step-00000002").mkdir()
         (folder.path / ".tmp-best.json").write_text("{")
         folder.environment_file.unlink()
-        folder.tidy(data)
+        folder.tidy(RunConfig(), data)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000002"]
     assert sorted(path.name for path in folder.path.iterdir()) == [
         "checkpoints",

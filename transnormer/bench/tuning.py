@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from transnormer.files import lock
+from transnormer.data.cache import cache_root
+from transnormer.files import disk_errors, lock
 
 
 def lock_file() -> Path:
-    """One for all processes of this user."""
-    return Path(tempfile.gettempdir()) / f"transnormer-tuning-{os.getuid()}.lock"
+    """One for all processes of this user, in a folder that nobody else writes to."""
+    path = cache_root() / "tuning.lock"
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def tune_one_at_a_time() -> None:

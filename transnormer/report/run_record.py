@@ -48,6 +48,9 @@ def read_run(folder: Path) -> RunRecord:
     if not config_file.is_file():
         raise ConfigError(f"{folder} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
     lines = read_journal(journal_file) if journal_file.is_file() else []
+    for line in lines:
+        if line["kind"] == "train" and not {"loss", "tokens"} <= line.keys():
+            raise DataError(f"{journal_file}: the line of step {line['step']} has no loss or no tokens")
     try:
         config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
         result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None

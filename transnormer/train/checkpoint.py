@@ -56,10 +56,15 @@ class BrokenCheckpoint(CheckpointError):
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A broken checkpoint that was moved out of the way, and why."""
+    """A broken checkpoint that was moved out of the way, and why; `path` is None for one that is gone."""
 
-    path: Path
+    path: Path | None
     reason: str
+
+    @property
+    def text(self) -> str:
+        """For the journal."""
+        return f"moved to {self.path}: {self.reason}" if self.path else self.reason
 
 
 @dataclass(frozen=True)
@@ -157,9 +162,10 @@ def quarantine(broken: Path, quarantine_folder: Path, reason: str) -> Quarantine
 def prune(checkpoints: Path, keep_last: int, keep_steps: Sequence[int]) -> None:
     """Delete all but the newest `keep_last` checkpoints and those of `keep_steps`; call only after a commit."""
     kept = {step_folder(checkpoints, step) for step in keep_steps}
-    for path in list_checkpoints(checkpoints)[:-keep_last]:
-        if path not in kept:
-            remove(path)
+    with disk_errors(checkpoints):
+        for path in list_checkpoints(checkpoints)[:-keep_last]:
+            if path not in kept:
+                remove(path)
 
 
 def _seal(folder: Path, facts: dict[str, Any]) -> None:
@@ -187,6 +193,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has checkpoint format {version}, this version reads {SCHEMA_VERSION}",
             hint="use the version of transnormer that wrote it",
         )
+    files = manifest.get("files")
+    if not isinstance(manifest.get("step"), int) or not isinstance(files, dict):
+        raise BrokenCheckpoint(f"{folder}: {MANIFEST} has no step or no files")
+    for name, facts in files.items():
+        if not isinstance(facts, dict) or not {"size", "sha256"} <= facts.keys():
+            raise BrokenCheckpoint(f"{folder}: {MANIFEST} has no size or no sha256 of {name}")
     return manifest
 
 
@@ -238,13 +250,38 @@ def keep_best_and_last(folder: RunFolder, config: RunConfig, state: RunState) ->
 def restore(folder: RunFolder, learner: Learner) -> tuple[RunState, list[Quarantined]]:
     """Take up the newest checkpoint that verifies, or the initial weights where none was ever made."""
     found = learner.ranks.on_main(lambda: newest_valid(folder.checkpoints, folder.quarantine))
+    current = learner.config.model_dump(mode="json")
     if found.path is None:
+        if evidence := folder.saved_before():
+            raise CheckpointError(
+                f"the checkpoints of {folder.path} are gone: there is none, but {evidence}",
+                hint=f"put {folder.checkpoints} back from a backup, or train into a new folder",
+            )
+        if (started := folder.read_started_config()) is not None:
+            _require_same_config(folder.environment_file, started, current)
         learner.reset(folder.read_initial())
         return RunState(), []
     state, stored = RunState.read(found.path / _STATE)
-    _require_same_config(found.path, stored, learner.config.model_dump(mode="json"))
+    _require_same_config(found.path, stored, current)
     learner.load(found.path)
-    return state, found.quarantined
+    if lost := learner.ranks.on_main(lambda: _lost_best(folder, state)):
+        # The search for the best begins anew with these weights: without it, a test of the best could never be made.
+        state.best, state.evaluated = None, min(state.evaluated, state.step - 1)
+    return state, [*found.quarantined, *lost]
+
+
+def _lost_best(folder: RunFolder, state: RunState) -> list[Quarantined]:
+    """The best checkpoint, moved aside or named where it is not there, if it is not what its manifest recorded."""
+    if state.best is None or state.best.step == state.step:
+        return []
+    path = step_folder(folder.checkpoints, state.best.step)
+    if not path.exists():
+        return [Quarantined(None, f"{path.name}, the best checkpoint, is gone")]
+    try:
+        verify(path)
+    except BrokenCheckpoint as broken:
+        return [quarantine(path, folder.quarantine, broken.message)]
+    return []
 
 
 def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
@@ -254,8 +291,8 @@ def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
     elif which == "last":
         path = next(iter(reversed(list_checkpoints(folder.checkpoints))), folder.checkpoints / "step-*")
     elif which == "best":
-        best = json.loads(folder.best_file.read_text()) if folder.best_file.is_file() else None
-        path = step_folder(folder.checkpoints, best["step"]) if best else folder.best_file
+        best = _best_step(folder)
+        path = folder.best_file if best is None else step_folder(folder.checkpoints, best)
     else:
         raise ConfigError(f"unknown checkpoint '{which}'", hint="one of: final, best, last")
     if not path.exists():
@@ -264,6 +301,22 @@ def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
             hint=f"finish the run with `{command('resume', folder.path)}`, or ask for another of final, best, last",
         )
     return path, verify(path)["step"]
+
+
+def _best_step(folder: RunFolder) -> int | None:
+    """The step that best.json names; None where there is no such file yet."""
+    if not folder.best_file.is_file():
+        return None
+    try:
+        step = json.loads(folder.best_file.read_text())["step"]
+        if not isinstance(step, int):
+            raise TypeError(f"its step is {step!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{folder.best_file} is damaged: {type(error).__name__}: {error}",
+            hint=f"`transnormer resume {folder.path}` writes it again at the next checkpoint; or ask for final or last",
+        ) from error
+    return step
 
 
 def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
 from transnormer.errors import NonFiniteError, Preempted, command
+from transnormer.models.presets import build_without_memory
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.step.execution import choose_execution
 from transnormer.step.schedules import learning_rate
@@ -78,6 +79,7 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> RunConfig:
     if config.data.store is None:
         find_data(config)
         choose_execution(config.train, ranks.device, ranks.world_size)
+        build_without_memory(config.model)
         return config
     config = settled(config)
     Learner(config, ranks).take_initial()
@@ -102,13 +104,16 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
     with _as_only_writer(folder, ranks) as stale_holder:
         learner = Learner(config, ranks)
         ranks.on_main(lambda: folder.require_data(learner.task.store))
-        ranks.on_main(lambda: folder.tidy(learner.task.store))
+        ranks.on_main(lambda: folder.tidy(before, learner.task.store))
         with signals_afterwards():
             state, quarantined = restore(folder, learner)
         require_steps_left(folder, config, state.step, finished=result is not None)
         changes = in_words(before, config, state.step)
+        journal_lost = state.step > 0 and not folder.journal_file.exists()
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             loop = Loop(folder, learner, recorder, state)
+            if journal_lost:
+                recorder.event("lost", f"the journal was gone: its lines up to step {state.step} are lost")
             if stale_holder:
                 recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
             loop.note_quarantined(quarantined)
@@ -308,7 +313,7 @@ class Loop:
     def note_quarantined(self, quarantined: list[Quarantined]) -> None:
         """Say which checkpoints were found broken, and why."""
         for item in quarantined:
-            self.recorder.event("quarantined", f"moved to {item.path}: {item.reason}")
+            self.recorder.event("quarantined", item.text)
 
     def _stand_at(self, state: RunState) -> None:
         """Begin, or begin again, after `state.step` steps."""

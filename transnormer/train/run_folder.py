@@ -23,11 +23,13 @@ from transnormer.files import (
     read_floats,
     remove,
     remove_leftovers,
+    require_no_link,
     require_unlocked,
     sync,
     write_json,
     write_text,
 )
+from transnormer.journal import last_line
 
 if TYPE_CHECKING:
     from transnormer.data.open_store import Store
@@ -48,7 +50,7 @@ class RunFolder:
 
     @property
     def environment_file(self) -> Path:
-        """Versions, hardware, commit and command line of the process that started the run."""
+        """Versions, hardware, commit and command line of the process that started the run, and its config."""
         return self.path / "environment.json"
 
     @property
@@ -103,9 +105,10 @@ class RunFolder:
 
     def remove_weights(self) -> None:
         """Let the weights of a finished run go; what it was and achieved stays."""
-        for folder in (self.final, self.checkpoints):
-            if folder.is_dir():
-                remove(folder)
+        with disk_errors(self.path):
+            for folder in (self.final, self.checkpoints):
+                if folder.is_dir():
+                    remove(folder)
 
     def require_new(self) -> None:
         """Refuse a folder that is in use or holds anything, without touching it."""
@@ -132,7 +135,7 @@ class RunFolder:
         """Write what describes the run, config first; the caller holds the lock."""
         self._require_empty()  # again, now that nobody else can fill it
         write_text(self.config_file, dump_config(config))
-        self._describe(data)
+        self._describe(config, data)
         self.note_initial(initial)
         with disk_errors(self.path):
             self.checkpoints.mkdir()
@@ -146,12 +149,12 @@ class RunFolder:
             write_text(self.config_file, "\n".join(history) + "\n" + dump_config(config))
         self.note_initial(initial)
 
-    def tidy(self, data: Store) -> None:
+    def tidy(self, config: RunConfig, data: Store) -> None:
         """Settle what an interrupted writer, or an older version, left half done; the caller holds the lock."""
         with disk_errors(self.path):
             remove_leftovers(self.path)
             remove_leftovers(self.checkpoints)
-        self._describe(data)
+        self._describe(config, data)
 
     def note_initial(self, initial: dict[str, Any] | None) -> None:
         """Write down which weights the run started from, once; the caller holds the lock."""
@@ -176,6 +179,28 @@ class RunFolder:
             threads = json.loads(self.environment_file.read_text()).get("threads")
             return threads if isinstance(threads, int) and threads > 0 else None
         return None
+
+    def read_started_config(self) -> dict[str, Any] | None:
+        """The config as it was when the run began; older versions did not record it."""
+        try:
+            started = json.loads(self.environment_file.read_text()) if self.environment_file.is_file() else {}
+            config = started.get("config")
+            if config is not None and not isinstance(config, dict):
+                raise TypeError("its config is no mapping")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{self.environment_file} is damaged: {error}", hint="restore it from a backup, or start a new run"
+            ) from error
+        return config
+
+    def saved_before(self) -> str | None:
+        """What shows that the run has had a checkpoint, None where nothing does."""
+        if self.best_file.exists():
+            return f"{self.best_file.name} names one"
+        line = last_line(self.journal_file, "train")
+        save_every = self.read_config().train.save_every
+        # The step after a save is made once the checkpoint is on the disk.
+        return f"the journal goes to step {line['step']}" if line and line["step"] > save_every else None
 
     def require_data(self, data: Store) -> None:
         """Refuse other data than the run began with; older versions did not record them."""
@@ -228,14 +253,17 @@ class RunFolder:
 
     def lock(self) -> AbstractContextManager[str | None]:
         """Be the one writer, or raise RunInUseError having changed nothing; yields whom a stale lock belonged to."""
+        for path in (self.checkpoints, self.quarantine, self.final, self.journal_file, self.tensorboard):
+            require_no_link(path)  # all else is replaced, never written in place
         return lock(self.lock_file)
 
-    def _describe(self, data: Store) -> None:
+    def _describe(self, config: RunConfig, data: Store) -> None:
         """Write what is not there yet of the files beside the config."""
         if not self.environment_file.is_file():
             from transnormer.environment import describe_environment  # not for a folder that is only looked at
 
-            write_json(self.environment_file, describe_environment())
+            started = {**describe_environment(), "config": config.model_dump(mode="json")}
+            write_json(self.environment_file, started)
         if not self.data_file.is_file():
             write_json(self.data_file, {"store": str(data.path), "digest": data.digest})
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transnormer.errors import CheckpointError
 from transnormer.files import read_floats, write_json
 
 
@@ -71,11 +72,17 @@ class RunState:
     @classmethod
     def read(cls, path: Path) -> tuple[RunState, dict[str, Any]]:
         """The stored state and the config it belongs to."""
-        values = json.loads(path.read_text())
-        config = values.pop("config")
-        best = values.pop("best")
-        state = cls(**values, best=Best(**best) if best else None)
-        state.metrics = read_floats(state.metrics)
-        if state.best:
-            state.best.metrics = read_floats(state.best.metrics)
+        try:
+            values = json.loads(path.read_text())
+            config: dict[str, Any] = values.pop("config")
+            best = values.pop("best")
+            state = cls(**values, best=Best(**best) if best else None)
+            state.metrics = read_floats(state.metrics)
+            if state.best:
+                state.best.metrics = read_floats(state.best.metrics)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} is not the state of a run: {type(error).__name__}: {error}",
+                hint="it was sealed like this; move the checkpoint away, and the one before is used",
+            ) from error
         return state, config
