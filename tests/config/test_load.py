@@ -17,7 +17,6 @@ from transnormer.config.recipe import SHIPPED, list_recipes, read_recipe
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
 
-
 COUNT = "an integer > 0 and <= 1,000,000,000,000"
 
 

@@ -17,6 +17,7 @@ from transnormer.files import read_errors
 # A Philox counter of its own, apart from those of `transnormer.data.sampling` and of the generators.
 HOLDING_OUT = 32
 HELD_OUT = 0.1
+_LARGEST_FILE = 2**28
 
 Example = tuple[tuple[np.ndarray, ...], int]  # its sequence, or the two of a pair, and its label
 
@@ -79,9 +80,12 @@ def find_folder(source: str | Path, inside: Iterable[str], wanted: str, hint: st
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a file, or a DataError that names it."""
-    with read_errors(path):
-        return path.read_bytes()
+    """All of a file, or a DataError that names it; no file of the data sets that are read whole is large."""
+    with read_errors(path), path.open("rb") as file:
+        content = file.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise DataError(f"{path} is larger than {_LARGEST_FILE:,} bytes", "no published file is: download it again")
+    return content
 
 
 def hash_of_files(files: Iterable[tuple[str, Path]]) -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from transnormer.errors import DataError
 from transnormer.files import read_errors
 
+_LONGEST_LINE = 2**24
+
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
     """('FILE line N', content) of each line, without its end."""
     with read_errors(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number in count(1):
+            line = file.readline(_LONGEST_LINE + 1)
+            if not line:
+                return
+            if len(line) > _LONGEST_LINE:
+                hint = "an example is on a line of its own: is this the right file?"
+                raise DataError(f"{path} line {number} is longer than {_LONGEST_LINE:,} bytes", hint)
             yield f"{path} line {number}", line.rstrip(b"\r\n")
 
 

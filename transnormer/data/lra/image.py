@@ -24,6 +24,7 @@ HINT = (
 )
 _BATCH = re.compile(r"(?:.*/)?(data_batch_[1-5]|test_batch)(\.bin)?")
 _PARTS = ("train", "test")
+_MOST_BYTES = 2**28  # all arrays of CIFAR-10 in colour are 184 MB
 _RECORD = 1 + 3 * SIZE * SIZE  # label, then the red, green and blue planes
 
 Images = tuple[np.ndarray, np.ndarray]  # [N, 32, 32] uint8, [N] labels
@@ -74,7 +75,10 @@ def _checked(images: np.ndarray, labels: np.ndarray, where: str) -> Images:
 def _read_npz(path: Path) -> tuple[dict[str, Images], dict[str, str]]:
     wanted = [key for name in _PARTS for key in (f"x_{name}", f"y_{name}")]
     try:
-        with zipfile.ZipFile(path) as archive:  # numpy does not read an array with a damaged header to its checksum
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+                raise zipfile.BadZipFile(f"it unpacks to more than {_MOST_BYTES:,} bytes")
+            # numpy does not read an array with a damaged header to its checksum.
             if damaged := archive.testzip():
                 raise zipfile.BadZipFile(f"{damaged} does not fit its checksum")
         with np.load(path, allow_pickle=False) as file:
@@ -123,10 +127,17 @@ def _binary_batch(content: bytes, where: str) -> Images:
 def _python_batch(content: bytes, where: str) -> Images:
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        pixels, labels = batch[b"data"].pixels(), np.asarray(batch[b"labels"])
+        pixels, labels = batch[b"data"].pixels(), _label_array(batch[b"labels"])
     except Exception as problem:  # a damaged pickle may raise anything
         raise DataError(f"{where}: not a CIFAR-10 batch: {problem}", "is the file complete?") from problem
     return _checked(_planes_last(pixels), labels, where)
+
+
+def _label_array(labels: Any) -> np.ndarray:
+    """A flat list as an array; a list of lists, of which a pickle need hold each but once, could be of any size."""
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise ValueError("its labels are no list of numbers")
+    return np.array(labels)
 
 
 def _planes_last(pixels: np.ndarray) -> np.ndarray:

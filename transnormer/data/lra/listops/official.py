@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transnormer.data.labelled_lines import lines
 from transnormer.data.lra.listops.language import CLOSE, MIN, NUM_CLASSES, PAD, SM, TOKENS, fault
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import DataError
@@ -19,25 +20,21 @@ IDS = {token: number for number, token in enumerate(TOKENS) if number != PAD} | 
 def read_official_tsv(path: str | Path) -> Iterator[tuple[np.ndarray, int]]:
     """(tokens, label) of each line; a DataError names the file and the line that is not one."""
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            header = file.readline().rstrip(b"\r\n")
-            if header != HEADER.encode():
-                shown = header[:40].decode(errors="replace")
-                hint = "take basic_train.tsv, basic_val.tsv or basic_test.tsv of the LRA release"
-                raise DataError(f"{path} line 1: the header is '{shown}', not 'Source<TAB>Target'", hint)
-            number = 1
-            for number, line in enumerate(file, start=2):
-                yield _parsed(line, f"{path} line {number}")
-            if number == 1:
-                raise DataError(f"{path} has a header but no examples", "is the file complete?")
-    except OSError as problem:
-        hint = "the source is a file such as listops-1000/basic_train.tsv"
-        raise DataError(f"cannot read {path}: {problem.strerror}", hint) from problem
+    rows = lines(path)
+    _, header = next(rows, ("", b""))
+    if header != HEADER.encode():
+        shown = header[:40].decode(errors="replace")
+        hint = "take basic_train.tsv, basic_val.tsv or basic_test.tsv of the LRA release"
+        raise DataError(f"{path} line 1: the header is '{shown}', not 'Source<TAB>Target'", hint)
+    where = None
+    for where, line in rows:
+        yield _parsed(line, where)
+    if where is None:
+        raise DataError(f"{path} has a header but no examples", "is the file complete?")
 
 
 def _parsed(line: bytes, where: str) -> tuple[np.ndarray, int]:
-    columns = line.rstrip(b"\r\n").split(b"\t")
+    columns = line.split(b"\t")
     if len(columns) != 2:
         hint = "each line is an expression, one tab, and its value"
         raise DataError(f"{where}: {len(columns)} columns instead of 2", hint)

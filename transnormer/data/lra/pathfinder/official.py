@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from transnormer.data.example_source import read_bytes
 from transnormer.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ COLUMNS = (
     "paddle_thickness", "paddle_margin", "num_contrasts",
 )  # fmt: skip
 BATCH_IMAGES = 1_000
+_LARGEST_SIDE = 1_024
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for damaged files
 
 
 def read_official_folder(path: str | Path, size: int | None = None) -> Iterator[tuple[np.ndarray, int, dict[str, Any]]]:
@@ -36,8 +39,8 @@ def read_official_folder(path: str | Path, size: int | None = None) -> Iterator[
         raise DataError(f"{path / 'metadata'} has no .npy files", hint)
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as problem:
+            lines = read_bytes(file).decode().splitlines()
+        except UnicodeDecodeError as problem:
             raise DataError(f"{file} is not text: {problem}", "the .npy files of LRA are plain text") from problem
         if not lines:
             raise DataError(f"{file} is empty", "is the copy complete?")
@@ -85,13 +88,16 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
 
 def _opened(path: Path, where: str) -> np.ndarray:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=["PNG"]) as image:
             if image.mode != "L":
                 raise DataError(f"{path} is not an 8-bit gray picture but {image.mode} ({where})", "convert it to gray")
+            if max(image.size) > _LARGEST_SIDE:  # before a pixel is unpacked: a few bytes can stand for gigabytes
+                shown = "x".join(map(str, image.size))
+                raise DataError(f"{path} is {shown} ({where})", f"pictures have up to {_LARGEST_SIDE} pixels a side")
             return np.array(image)
     except FileNotFoundError as problem:
         raise DataError(f"{path} is missing ({where})", "is the copy complete?") from problem
-    except (OSError, SyntaxError, ValueError) as problem:  # what Pillow raises for damaged files
+    except _UNREADABLE as problem:
         raise DataError(f"{path} cannot be read: {problem} ({where})", "is the copy complete?") from problem
 
 
