@@ -17,7 +17,7 @@ from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError, Preempted
 from transnormer.step.evaluation import Evaluation
 from transnormer.step.execution import Execution
-from transnormer.step.training import StepOutcome, TrainingStep
+from transnormer.step.training import StepOutcome, TrainingStep, step_seed
 from transnormer.tasks.causal_lm import CausalLM
 from transnormer.tasks.contract import Feeds
 from transnormer.tasks.masked_lm import MaskedLM
@@ -301,3 +301,28 @@ def test_cuda_where_there_is_none_is_an_error(store: Path, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="no CUDA device"):
         train(tiny_config(store, train__device="cuda"), tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_of_equal_scores_the_first_is_the_best(store: Path, tmp_path: Path, monkeypatch) -> None:
+    metrics = CausalLM.metrics
+    monkeypatch.setattr(CausalLM, "metrics", lambda self, sums: {**metrics(self, sums), "perplexity": 3.0})
+    train(tiny_config(store, train__steps=4, train__eval_every=1), tmp_path / "run", show=False)
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == 1
+
+
+def test_every_step_draws_its_own_dropout(store: Path, tmp_path: Path, monkeypatch) -> None:
+    seeds = []
+    made = TrainingStep._train
+
+    def noted(self):
+        seeds.append(torch.initial_seed())
+        made(self)
+
+    monkeypatch.setattr(TrainingStep, "_train", noted)
+    train(tiny_config(store, train__steps=4, train__eval_every=4), tmp_path / "run", show=False)
+    assert len(seeds) == len(set(seeds)) == 4
+
+
+def test_a_seed_is_of_one_run_one_step_and_one_rank() -> None:
+    seeds = [step_seed(seed, step, rank) for seed in range(3) for step in range(20) for rank in range(3)]
+    assert len(set(seeds)) == len(seeds)

@@ -36,7 +36,7 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
     opener = next(opener for suffix, opener in _OPENERS.items() if path.name.endswith(suffix))
     try:
         with opener(path, "rb") as file:
-            bounded = _Bounded(file, path)
+            bounded: Any = _Bounded(file, path)  # a stream is asked for nothing but `read`
             with tarfile.open(fileobj=bounded, mode="r|") as archive:
                 for member in archive:
                     name = member.name.removeprefix("./")
