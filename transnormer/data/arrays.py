@@ -1,19 +1,19 @@
-"""A long array of numbers in files of bounded size: written with hashes, read through memory maps."""
+"""A long array of numbers in files of bounded size: written with hashes, read piece by piece."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from transnormer.data.manifest import Shard
-from transnormer.files import flush
+from transnormer.data.manifest import Shard, prepare_again
+from transnormer.errors import DataError
+from transnormer.files import flush, read_errors
 
 MAX_ENTRIES = 2**27  # of one file
 
@@ -78,11 +78,15 @@ class ArrayWriter:
 
 
 class StoredArray:
-    """The files as if they were one array; each is mapped when first read."""
+    """The files as if they were one array; each is opened when first read.
+
+    They are not mapped: of a file that is cut short meanwhile, a map would end the process without a word.
+    """
 
     def __init__(self, folder: Path, shards: Sequence[Shard], dtype: np.dtype) -> None:
         self.folder, self.shards, self.dtype = folder, shards, dtype
         self._starts = [0, *accumulate(shard.tokens for shard in shards)]
+        self._files: dict[int, BinaryIO] = {}
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -96,8 +100,7 @@ class StoredArray:
         while at < stop:
             number = bisect_right(self._starts, at) - 1
             end = min(stop, self._starts[number + 1])
-            part = self._maps[number][at - self._starts[number] : end - self._starts[number]]
-            values[at - start : end - start] = part
+            values[at - start : end - start] = self._part(number, at - self._starts[number], end - at)
             at = end
         return values
 
@@ -106,10 +109,15 @@ class StoredArray:
         number = bisect_right(self._starts, index) - 1
         return self.folder / self.shards[number].file, index - self._starts[number]
 
-    @cached_property
-    def _maps(self) -> list[np.ndarray]:
-        # An empty file cannot be mapped; it is never indexed, but it keeps its place in the list.
-        return [
-            np.memmap(self.folder / shard.file, dtype=self.dtype, mode="r") if shard.tokens else np.empty(0, self.dtype)
-            for shard in self.shards
-        ]
+    def _part(self, number: int, first: int, count: int) -> np.ndarray:
+        """Entries of one file."""
+        path = self.folder / self.shards[number].file
+        part = np.empty(count, dtype=self.dtype)
+        with read_errors(path):
+            if number not in self._files:
+                self._files[number] = path.open("rb")
+            self._files[number].seek(first * self.dtype.itemsize)
+            read = self._files[number].readinto(memoryview(part).cast("B"))  # type: ignore[attr-defined]
+        if read != part.nbytes:
+            raise DataError(f"{path} ends before entry {first + count:,}: it was cut short", prepare_again(self.folder))
+        return part

@@ -17,7 +17,7 @@ import numpy as np
 
 from transnormer.data.arrays import StoredArray
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest
-from transnormer.data.manifest import check_hashes, prepare_again, read_manifest
+from transnormer.data.manifest import check_hashes, marks_of, prepare_again, read_manifest, require_unchanged
 from transnormer.data.stored_tokenizer import tokenizer_in
 from transnormer.errors import DataError, did_you_mean
 
@@ -36,6 +36,7 @@ class ExampleStore:
         self.digest = manifest.digest
         self.tokenizer_path = tokenizer_in(path, manifest.tokenizer)
         self._manifest = manifest
+        self._marks = marks_of(path, manifest.files())
 
     @classmethod
     def open(cls, path: str | Path) -> ExampleStore:
@@ -45,6 +46,10 @@ class ExampleStore:
     def verify(self) -> None:
         """Reads every file and compares its sha256; a DataError names the first that differs."""
         check_hashes(self.path, self._manifest)
+
+    def require_unchanged(self) -> None:
+        """A DataError names the first file that somebody has written to since the store was opened."""
+        require_unchanged(self.path, self._marks)
 
     @property
     def splits(self) -> list[str]:
@@ -59,7 +64,7 @@ class ExampleStore:
 
 
 class ExampleSplit:
-    """The examples of one split by number. Labels and lengths are in memory, sequences are read from their map."""
+    """The examples of one split by number. Labels and lengths are in memory, sequences are read from their files."""
 
     def __init__(self, path: Path, name: str, manifest: ExampleManifest) -> None:
         self.name = name

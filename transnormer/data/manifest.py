@@ -212,6 +212,30 @@ def check_hashes(store: Path, manifest: AnyManifest) -> None:
         raise DataError("; ".join(wrong), prepare_again(store))
 
 
+Marks = dict[Path, tuple[int, int]]
+
+
+def marks_of(store: Path, files: Iterable[RecordedFile]) -> Marks:
+    """Size and time of the last change of files, by which it is seen whether somebody writes to them."""
+    return {path: _mark(path) for path in (store / recorded.file for recorded in files)}
+
+
+def require_unchanged(store: Path, marks: Marks) -> None:
+    """A DataError names the first file that has been written to, or is gone, since it was marked."""
+    for path, mark in marks.items():
+        if _mark(path) != mark:
+            raise DataError(
+                f"{path} was changed while it was read",
+                f"`transnormer data verify {store}` says what is wrong; put the old data back, then resume",
+            )
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    with read_errors(path):
+        status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 def prepare_again(store: Path) -> str:
     """The hint for any damage to a store."""
     return f"remove {store} and prepare it again"

@@ -1,4 +1,4 @@
-"""The token store: memory-mapped shards of token ids, their tokenizer, and a hashed manifest (see `manifest`).
+"""The token store: shards of token ids, their tokenizer, and a hashed manifest (see `manifest`).
 
 STORE/manifest.json          written last; a folder without it is not a store
 STORE/train-00000.bin ...    flat little-endian ids, at most 2^27 per file
@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from transnormer.data.arrays import StoredArray
-from transnormer.data.manifest import Manifest, check_hashes, prepare_again, read_manifest
+from transnormer.data.manifest import (
+    Manifest,
+    check_hashes,
+    marks_of,
+    prepare_again,
+    read_manifest,
+    require_unchanged,
+)
 from transnormer.data.stored_tokenizer import tokenizer_in
 from transnormer.data.token_writer import StoreWriter
 from transnormer.errors import DataError, did_you_mean
@@ -47,6 +54,7 @@ class TokenStore:
         self.digest = manifest.digest
         self.tokenizer_path = tokenizer_in(path, manifest.tokenizer)
         self._manifest = manifest
+        self._marks = marks_of(path, manifest.files())
 
     @classmethod
     def open(cls, path: str | Path) -> TokenStore:
@@ -56,6 +64,10 @@ class TokenStore:
     def verify(self) -> None:
         """Reads every file and compares its sha256; a DataError names the first that differs."""
         check_hashes(self.path, self._manifest)
+
+    def require_unchanged(self) -> None:
+        """A DataError names the first file that somebody has written to since the store was opened."""
+        require_unchanged(self.path, self._marks)
 
     @property
     def splits(self) -> dict[str, SplitInfo]:
@@ -69,7 +81,7 @@ class TokenStore:
 
 
 class TokenSplit:
-    """The token stream of one split, as if it were one array; shards are mapped when first read."""
+    """The token stream of one split, as if it were one array; shards are opened when first read."""
 
     def __init__(self, store: TokenStore, name: str, manifest: Manifest) -> None:
         self.name = name

@@ -258,6 +258,7 @@ class Loop:
         """Commit a checkpoint of this step if there is none yet, and only then let older ones go."""
         if self._saved != self.state.step:
             self.recorder.sync()
+            self.ranks.on_main(self.learner.task.store.require_unchanged)  # what other data taught is not kept
             self.ranks.on_main(lambda: save_checkpoint(self.folder, self.learner, self.state))
             self._saved = self.state.step
         self.ranks.on_main(lambda: keep_best_and_last(self.folder, self.config, self.state))
