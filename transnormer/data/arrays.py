@@ -117,7 +117,7 @@ class StoredArray:
             if number not in self._files:
                 self._files[number] = path.open("rb")
             self._files[number].seek(first * self.dtype.itemsize)
-            read = self._files[number].readinto(memoryview(part).cast("B"))  # type: ignore[attr-defined]
+            read = self._files[number].readinto(part.data.cast("B"))  # type: ignore[attr-defined]
         if read != part.nbytes:
             raise DataError(f"{path} ends before entry {first + count:,}: it was cut short", prepare_again(self.folder))
         return part

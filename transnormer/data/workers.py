@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from transnormer.errors import ConfigError, TransNormerError
 
+PATIENCE = 600  # seconds for one item; a slow machine takes a few
+
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -43,12 +45,20 @@ def in_order(make: Callable[[Item], Made], items: Iterable[Item], processes: int
         for item in items:
             pending.append(pool.submit(make, item))
             if len(pending) > 2 * processes:
-                yield pending.popleft().result()
+                yield pending.popleft().result(PATIENCE)
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft().result(PATIENCE)
     except BrokenProcessPool:
         hint = "it may have run out of memory: use fewer with --processes"
         raise TransNormerError("a worker process was killed", hint) from None
+    except TimeoutError:
+        pids = sorted(pool._processes)
+        for pid in pids:  # the pool would wait for them, too
+            os.kill(pid, signal.SIGKILL)
+        raise TransNormerError(
+            f"no result for {PATIENCE:,} s: a worker, one of the processes {', '.join(map(str, pids))}, is frozen",
+            "they were ended; prepare again, with --processes 1 if it happens again",
+        ) from None
     finally:  # the reader may stop early
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -1,0 +1,45 @@
+"""Workers that die or freeze end the work with an error that says so, never a wait without end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from transnormer.data import workers
+from transnormer.errors import TransNormerError
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def stop_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_frozen_worker_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(workers.in_order(double, range(9), 2)) == [*range(0, 18, 2)]
+    monkeypatch.setattr(workers, "PATIENCE", 10)
+    with pytest.raises(TransNormerError, match=r"no result for 10 s: .* processes \d+, \d+, is frozen") as caught:
+        list(workers.in_order(stop_at_three, range(9), 2))
+    pids = [int(word.strip(",")) for word in caught.value.message.split() if word.strip(",").isdecimal()][1:]
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+
+
+def test_a_killed_worker_is_said() -> None:
+    with pytest.raises(TransNormerError, match="a worker process was killed"):
+        list(workers.in_order(die_at_three, range(9), 2))
