@@ -194,7 +194,12 @@ class RunFolder:
         return config
 
     def saved_before(self) -> str | None:
-        """What shows that the run has had a checkpoint, None where nothing does."""
+        """What shows that an unfinished run has had a checkpoint, None where nothing does.
+
+        A finished one has its final weights; who wants it to go on is told so elsewhere.
+        """
+        if self.result_file.exists():
+            return None
         if self.best_file.exists():
             return f"{self.best_file.name} names one"
         line = last_line(self.journal_file, "train")
