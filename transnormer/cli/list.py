@@ -43,8 +43,9 @@ def _mixers() -> None:
         forms = [form for form, able in (("causal", traits.causal), ("bidirectional", traits.bidirectional)) if able]
         state = "constant" if traits.recurrent else "grows with T" if traits.cache else "none"
         options = ", ".join(mixer_options(name))
-        rows.append((name, traits.summary, " + ".join(forms), traits.cost, state, options, traits.paper))
-    print_table(["mixer", "what it is", "masks", "time", "decode state", "options", "paper"], rows)
+        matrix = "no" if traits.no_matrix else "yes"
+        rows.append((name, traits.summary, " + ".join(forms), traits.cost, state, matrix, options, traits.paper))
+    print_table(["mixer", "what it is", "masks", "time", "decode state", "matrix", "options", "paper"], rows)
 
 
 def _presets() -> None:

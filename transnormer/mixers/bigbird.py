@@ -8,7 +8,8 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.bigbird_plan import published_plan, random_plan
-from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
+from transnormer.mixers.components.matrix import identity_values
+from transnormer.mixers.contract import ProjectedMixer, State, Traits
 from transnormer.mixers.registry import register
 from transnormer.ops.shapes import zero_padding
 
@@ -62,8 +63,18 @@ class BigBirdAttention(ProjectedMixer):
         self.dense_length = (5 + 2 * num_random_blocks) * block_size
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
-        q, k, v = (t.transpose(1, 2) for t in self.project(x))  # [B, H, T, D]
-        length = x.shape[1]
+        q, k, v = self.project(x)
+        return self.o_proj(self._attend(q, k, v, mask).flatten(-2))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, _ = self.project(x)
+        weights = self._attend(q, k, identity_values(q, self.num_heads), mask)
+        return weights.transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Of q, k [B, T, H, D] and v [B, T, H, E]: [B, T, H, E]."""
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, D]
+        length = q.shape[2]
         if length <= self.dense_length:
             out = _dense(q, k, v, mask)
         else:
@@ -72,8 +83,8 @@ class BigBirdAttention(ProjectedMixer):
                 # Which rows are short is data: both are computed and one is taken, at a cost that T does not change.
                 q, k, v = (t[:, :, : self.dense_length] for t in (q, k, v))
                 dense = F.pad(_dense(q, k, v, mask[:, : self.dense_length]), (0, 0, 0, length - self.dense_length))
-                out = torch.where((real_tokens(x, mask) <= self.dense_length)[:, None, None, None], dense, out)
-        return self.o_proj(zero_padding(out.transpose(1, 2), mask).flatten(-2))
+                out = torch.where((mask.long().sum(dim=1) <= self.dense_length)[:, None, None, None], dense, out)
+        return zero_padding(out.transpose(1, 2), mask)
 
     def plan(self, num_blocks: Tensor, total: int) -> Tensor:
         """Random key blocks [B, H, total, r] of each block, for rows of num_blocks [B] blocks."""
@@ -97,9 +108,10 @@ class BigBirdAttention(ProjectedMixer):
 
         q_blocks, k_blocks, v_blocks = (t.unflatten(2, (total, size)) for t in (q, k, v))  # [B, H, N, w, D]
         seen, valid = self._seen_blocks(num_blocks, total)
-        index = seen.expand(batch, heads, -1, -1).flatten(2)[..., None, None].expand(-1, -1, -1, *k_blocks.shape[3:])
+        index = seen.expand(batch, heads, -1, -1).flatten(2)[..., None, None]
         keys, values = (
-            t.gather(2, index).unflatten(2, (total, -1)).flatten(3, 4).flatten(0, 1) for t in (k_blocks, v_blocks)
+            t.gather(2, index.expand(-1, -1, -1, *t.shape[3:])).unflatten(2, (total, -1)).flatten(3, 4).flatten(0, 1)
+            for t in (k_blocks, v_blocks)
         )  # [B·H, N, S·w, D]
         real_blocks = real.unflatten(1, (total, size))  # [B or 1, N, w]
         rows = torch.arange(real.shape[0], device=q.device)[:, None, None, None]
@@ -111,11 +123,12 @@ class BigBirdAttention(ProjectedMixer):
         # The two global blocks see every real key.
         last = (num_blocks - 1).expand(batch)
         ends = torch.stack([torch.zeros_like(last), last], dim=1)[:, None, :, None, None]  # [B, 1, 2, 1, 1]
-        ends = ends.expand(-1, heads, -1, *q_blocks.shape[3:])
-        wide = F.scaled_dot_product_attention(
-            q_blocks.gather(2, ends).flatten(2, 3), k, v, attn_mask=real[:, None, None, :].expand(batch, -1, -1, -1)
-        )
-        out = out.scatter(2, ends, wide.unflatten(2, (2, size)))
+        ends = ends.expand(-1, heads, -1, -1, -1)
+        wide_q = q_blocks.gather(2, ends.expand(-1, -1, -1, *q_blocks.shape[3:])).flatten(2, 3)
+        every_key = real[:, None, None, :].expand(batch, -1, -1, -1)
+        wide = F.scaled_dot_product_attention(wide_q, k, v, attn_mask=every_key)
+        wide = wide.unflatten(2, (2, size))
+        out = out.scatter(2, ends.expand_as(wide), wide)
         return out.flatten(2, 3)[:, :, :length]
 
     def _seen_blocks(self, num_blocks: Tensor, total: int) -> tuple[Tensor, Tensor]:

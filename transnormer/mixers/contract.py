@@ -35,6 +35,7 @@ class Traits:
     cost: str  # time in the length T, e.g. "T", "T log T", "T^2"
     needs_ffn: bool = True  # False where the method replaces the feed-forward layer too
     cache: str | None = None  # transformers' cache layer type that can hold its state; None: it cannot decode
+    no_matrix: str | None = None  # why there is no matrix of weights [T, T] to look at; None: there is one
 
 
 class Mixer(nn.Module):
@@ -71,13 +72,7 @@ class Mixer(nn.Module):
         `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         """
-        if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != self.hidden_size:
-            raise ConfigError(
-                f"{self.name}: x must be [B, T, {self.hidden_size}] with T ≥ 1, got {list(x.shape)}",
-                "the width is the mixer's hidden_size; one sequence is a batch of one: x[None]",
-            )
-        if mask is not None:
-            check_mask(self.name, mask, x)
+        self._check_input(x, mask)
         if isinstance(state, FixedState):
             return self.step(x, state), state
         if state is not None and not (self.causal and self.traits.cache):
@@ -93,6 +88,26 @@ class Mixer(nn.Module):
     @abstractmethod
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         """The method itself, on right-padded input. Returns (y, new state) exactly when a state is given."""
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None, *, packed: bool = False) -> Tensor:
+        """The weights [B, H, T, T] with which each token (row) of x takes the values of all tokens (columns).
+
+        Those of evaluation, without dropout, and before any norm or projection behind the attention. Padding has none.
+        """
+        self._check_input(x, mask)
+        if self.traits.no_matrix:
+            raise ConfigError(
+                f"{self.name} has no attention matrix: {self.traits.no_matrix}",
+                "see `transnormer list mixers` for methods that have one",
+            )
+        if mask is None or packed:
+            return self.matrix(x, mask)
+        packing = Packing(mask)
+        return packing.unpack_pairs(self.matrix(packing.pack(x), packing.mask))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """`attention_matrix` of right-padded input; a method without one says why in its traits instead."""
+        raise NotImplementedError(f"{self.name}: write `matrix`, or say in its traits why there is no_matrix")
 
     @classmethod
     def window(cls, options: dict[str, Any]) -> int | None:
@@ -119,6 +134,15 @@ class Mixer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise the parameters that this module holds itself; projections initialise themselves."""
+
+    def _check_input(self, x: Tensor, mask: Tensor | None) -> None:
+        if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != self.hidden_size:
+            raise ConfigError(
+                f"{self.name}: x must be [B, T, {self.hidden_size}] with T ≥ 1, got {list(x.shape)}",
+                "the width is the mixer's hidden_size; one sequence is a batch of one: x[None]",
+            )
+        if mask is not None:
+            check_mask(self.name, mask, x)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, hidden_size] -> [B, T, H, D]."""

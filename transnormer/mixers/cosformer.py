@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.matrix import pair_scores, visible_pairs
 from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.components.precision import in_range
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
@@ -74,6 +75,14 @@ class CosformerAttention(AttentionMixer):
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        self._check_length(x, mask, None)
+        q, k, _ = self.project(x)
+        waves = _waves(token_positions(x, None), self.horizon, accumulation_dtype(q.dtype))
+        scores = pair_scores(_features(q, waves), _features(k, waves))
+        weights = scores.masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
+        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=_EPSILON)
 
     def _check_length(self, x: Tensor, mask: Tensor | None, state: State | None) -> None:
         longest = x.shape[1]

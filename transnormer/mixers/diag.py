@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.components.matrix import pair_scores, softmax_over, visible_pairs
 from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import (
@@ -143,6 +144,14 @@ class DiagAttention(AttentionMixer):
             "keys": newest(append_right_aligned(state.get("keys"), k, counts), keep),
             "values": newest(append_right_aligned(state.get("values"), v, counts), keep),
         }
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Block-diagonal; the weights of ReLA have no row sum, which its XNorm makes up for."""
+        q, k, _ = self.project(x)
+        q, k = self.rotation.rotate(q, k, token_positions(x, None) % self.block_size)
+        scores = pair_scores(q, k) * self.head_dim**-0.5
+        visible = visible_pairs(x, mask, causal=self.causal, block_size=self.block_size)
+        return scores.relu().masked_fill(~visible, 0) if self.kind == "rela" else softmax_over(scores, visible)
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_slots(length, self.block_size, self.num_heads, self.head_dim, dtype)

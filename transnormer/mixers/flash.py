@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
+from transnormer.mixers.components.matrix import visible_pairs
 from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.components.state import append_right_aligned, newest, right_aligned_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
@@ -83,6 +84,18 @@ class Flash(GatedUnit):
             pieces.append(self._continue(q[:, piece], k[:, piece], v[:, piece], positions[:, piece], state))
             state = self._remember(k[:, piece], v[:, piece], None if mask is None else mask[:, piece], state)
         return self.gated(x, torch.cat(pieces, dim=1)), state
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """relu(QKᵀ/C + b)² inside chunks plus Q'K'ᵀ/C, causal between them, bidirectional everywhere; one head."""
+        q, k = self.queries_keys(x, token_positions(x, None))
+        chunk = token_positions(x, None) // self.chunk_size
+        near_scores, far_scores = (q[:, :, i] @ k[:, :, i].mT for i in range(2))
+        near = squared_relu(near_scores, self.chunk_size, self.bias.pairwise(x.shape[1], x.device))
+        near = near.masked_fill(chunk[:, None] != chunk, 0)
+        far = far_scores / self.chunk_size
+        if self.causal:
+            far = far.masked_fill(chunk[:, None] <= chunk, 0)
+        return (near + far)[:, None].masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """A sequence from its start: q, k [B, T, 2, S] and v [B, T, E] -> [B, T, E]."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.components.gated_unit import GatedUnit, squared_relu
+from transnormer.mixers.components.matrix import visible_pairs
 from transnormer.mixers.components.positions import token_positions
 from transnormer.mixers.components.state import append_right_aligned, right_aligned_positions
 from transnormer.mixers.contract import State, Traits, real_tokens
@@ -74,13 +75,20 @@ class FlashQuad(GatedUnit):
             attended = self._attend(q, k, v)
         return self.gated(x, attended), {"length": length, "keys": keys, "values": values}
 
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """relu(QKᵀ/N + b)², of one head."""
+        weights = self._weights(*self.queries_keys(x, token_positions(x, None)))
+        return weights[:, None].masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Among the tokens of q, k [B, T, 1, S] and v [B, T, E]: [B, T, E]."""
+        return self._weights(q, k).to(v.dtype) @ v
+
+    def _weights(self, q: Tensor, k: Tensor) -> Tensor:
+        """[B, T, T]"""
         scores = q.squeeze(2) @ k.squeeze(2).mT
         weights = squared_relu(scores, self.max_length, self.bias.pairwise(q.shape[1], q.device))
-        if self.causal:
-            weights = weights.tril()
-        return weights.to(v.dtype) @ v
+        return weights.tril() if self.causal else weights
 
     def _continue(self, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """New queries against the whole cache, whose slots before position 0 are empty."""

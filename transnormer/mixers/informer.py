@@ -10,6 +10,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.counter_rng import draw_below, fresh_seed
+from transnormer.mixers.components.matrix import identity_values
 from transnormer.mixers.contract import ProjectedMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops.autocast import without_autocast
@@ -65,22 +66,33 @@ class InformerAttention(ProjectedMixer):
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         q, k, v = self.project(x)
+        return self.o_proj(self._attend(q, k, v, mask).flatten(-2))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Rows of softmax for the active queries, for all others equal weights."""
+        q, k, _ = self.project(x)
+        weights = self._attend(q, k, identity_values(q, self.num_heads), mask)
+        return weights.transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Of q, k [B, T, H, D] and v [B, T, H, E]: [B, T, H, E]."""
         seen = None if self.skyformer_compat else mask
-        count = real_tokens(x, seen)
+        length, count = q.shape[1], real_tokens(q, seen)
         with torch.no_grad():
-            measure = selectivity(q, k, *self.sample_keys(count, x.shape[1]), count)  # [B, H, T]
+            measure = selectivity(q, k, *self.sample_keys(count, length), count)  # [B, H, T]
             if seen is not None:
                 measure = measure.masked_fill(~seen.bool()[:, None, :], -torch.inf)
             # Rows may have different u: take as many as the longest could have, and use the first u of each row.
-            top = measure.topk(self.most_active(x.shape[1]), dim=-1).indices[..., None].expand(-1, -1, -1, q.shape[-1])
-        active = torch.arange(top.shape[2], device=x.device) < self.num_active(count)[:, None]  # [B, U]
+            top = measure.topk(self.most_active(length), dim=-1).indices[..., None]  # [B, H, U, 1]
+        active = torch.arange(top.shape[2], device=q.device) < self.num_active(count)[:, None]  # [B, U]
 
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, D]
-        exact = F.scaled_dot_product_attention(q.gather(2, top), k, v, attn_mask=self._visible(seen))
+        chosen_q = q.gather(2, top.expand(-1, -1, -1, q.shape[-1]))
+        exact = F.scaled_dot_product_attention(chosen_q, k, v, attn_mask=self._visible(seen))
         mean = _mean_value(v, seen, count)
         chosen = torch.where(active[:, None, :, None], exact.to(v.dtype), mean)
-        out = mean.expand_as(v).scatter(2, top, chosen)
-        return self.o_proj(zero_padding(out.transpose(1, 2), mask).flatten(-2))
+        out = mean.expand_as(v).scatter(2, top.expand_as(chosen), chosen)
+        return zero_padding(out.transpose(1, 2), mask)
 
     def most_active(self, length: int) -> int:
         """The number of active queries of a sequence of this length; at least one."""

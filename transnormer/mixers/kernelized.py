@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.matrix import visible_pairs
 from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits
 from transnormer.mixers.registry import register
@@ -52,7 +53,17 @@ class KernelizedAttention(AttentionMixer):
         with without_autocast(v.device):
             # A padded key adds nothing when its value is zero: no row sum could see the key itself.
             q, k, v = (x.transpose(1, 2) for x in widened(q, k, zero_padding(v, mask)))  # [B, H, T, D]
-            scale = self.head_dim**-0.25
-            weights = F.dropout(gaussian_kernel(q * scale, k * scale), self.dropout, self.training)
+            weights = F.dropout(self._kernel(q, k), self.dropout, self.training)
             out = (weights @ v).transpose(1, 2)
         return self.o_proj(out.flatten(-2).to(dtype))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The kernel itself: there is no row sum."""
+        q, k, _ = self.project(x)
+        kernel = self._kernel(q.transpose(1, 2), k.transpose(1, 2))
+        return kernel.masked_fill(~visible_pairs(x, mask, causal=False), 0)
+
+    def _kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """Of q, k [B, H, T, D]: [B, H, T, T]."""
+        scale = self.head_dim**-0.25
+        return gaussian_kernel(q * scale, k * scale)

@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transnormer.mixers.components.matrix import pair_scores, visible_pairs
 from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
 from transnormer.ops import norm_attention, norm_decode_step
+from transnormer.ops.feature_maps import feature_map_named
 
 # Added to the denominator, as in the method's own implementation.
 _EPSILON = 1e-6
@@ -51,6 +53,12 @@ class LinearEluAttention(AttentionMixer):
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        phi = feature_map_named("1+elu")
+        q, k, _ = self.project(x)
+        weights = pair_scores(phi(q), phi(k)).masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
+        return weights / (weights.sum(dim=-1, keepdim=True) + _EPSILON)
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim + 1), dtype)

@@ -29,6 +29,7 @@ class LinformerAttention(AttentionMixer):
         bidirectional=True,
         recurrent=False,
         cost="T",
+        no_matrix="keys are mixed along the sequence first, so a row has num_features weights, not T",
     )
     qkv_gain: ClassVar[float] = 2**-0.5
     projection: Tensor

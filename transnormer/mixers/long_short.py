@@ -34,6 +34,7 @@ class LongShortAttention(ProjectedMixer):
         recurrent=False,
         cost="T (causal: T^2)",
         cache="full_attention",
+        no_matrix="far tokens are seen as a few normalised means, not one by one",
     )
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from transnormer.mixers.components.matrix import pair_scores, visible_pairs
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.components.xnorm import XNorm
@@ -70,6 +71,12 @@ class NormAttention(AttentionMixer):
         if state is None or memory is None:
             return y
         return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """φ(Q)φ(K)ᵀ, rotated: signed, and without a denominator, in whose place XNorm stands."""
+        q, k, _ = self.project(x)
+        q, k = self.rotation.rotate(q, k, token_positions(x, None), self.feature_map)
+        return pair_scores(q, k).masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim), dtype)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segment_means, segments
+from transnormer.mixers.components.matrix import identity_values, visible_pairs
 from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
@@ -77,23 +78,38 @@ class NystromAttention(AttentionMixer):
         dtype = v.dtype
         with without_autocast(v.device):
             q, k, v = widened(q, k, v)
-            # A row that is all padding counts as one token, so that no softmax is empty.
-            lengths = real_tokens(q, mask).clamp(min=1)
-            tokens = None if mask is None else torch.arange(q.shape[1], device=q.device) < lengths[:, None]
-            if self.skyformer_compat:
-                q_means, k_means = (_padded_means(zero_padding(x, mask), self.num_landmarks) for x in (q, k))
-                landmarks = None
-            else:
-                count = min(self.num_landmarks, q.shape[1])
-                q_means, k_means = (segment_means(x, lengths, count) for x in (q, k))
-                landmarks = None if mask is None else segments(lengths, count)[1] > 0
-            out = self._through(q, k, v, q_means, k_means, tokens, landmarks)
+            out = self._approximate(q, k, v, mask)
             if self.conv is not None:
                 # [B, H, T, D]: one filter per head, along the sequence.
                 values = zero_padding(v, mask).transpose(1, 2)
                 weight = self.conv.weight.to(values.dtype)
                 out = out + F.conv2d(values, weight, padding=self.conv.padding, groups=self.num_heads)
         return self.o_proj(out.transpose(1, 2).flatten(-2).to(dtype))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The product of the three factors; signed, for the inverse in the middle is."""
+        if self.conv is not None:
+            raise ConfigError(
+                "nystrom with a convolution beside its attention has no attention matrix",
+                "leave the option conv_kernel_size unset",
+            )
+        q, k, _ = self.project(x)
+        weights = self._approximate(*widened(q, k, identity_values(q, self.num_heads)), mask)
+        return weights.masked_fill(~visible_pairs(x, mask, causal=False), 0)
+
+    def _approximate(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Of q, k [B, T, H, D] and v [B, T, H, E]: [B, H, T, E]."""
+        # A row that is all padding counts as one token, so that no softmax is empty.
+        lengths = real_tokens(q, mask).clamp(min=1)
+        tokens = None if mask is None else torch.arange(q.shape[1], device=q.device) < lengths[:, None]
+        if self.skyformer_compat:
+            q_means, k_means = (_padded_means(zero_padding(x, mask), self.num_landmarks) for x in (q, k))
+            landmarks = None
+        else:
+            count = min(self.num_landmarks, q.shape[1])
+            q_means, k_means = (segment_means(x, lengths, count) for x in (q, k))
+            landmarks = None if mask is None else segments(lengths, count)[1] > 0
+        return self._through(q, k, v, q_means, k_means, tokens, landmarks)
 
     def _through(
         self,

@@ -30,6 +30,7 @@ class ParallelAttention(Pair):
         recurrent=True,
         cost="T",
         cache="hybrid_sliding",
+        no_matrix="its two attentions have one each",
     )
 
     def __init__(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.initialisation import is_loaded
+from transnormer.mixers.components.matrix import pair_scores, visible_pairs
 from transnormer.mixers.components.precision import in_range
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.linear_elu import with_ones
@@ -132,6 +133,16 @@ class PerformerAttention(AttentionMixer):
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, _ = self.project(x)
+        weight = self.projection.to(accumulation_dtype(q.dtype))
+        visible = visible_pairs(x, mask, causal=self.causal)
+        if self.skyformer_compat:  # padded keys, as zeros, are in the row sums
+            k, mask = zero_padding(k, mask), None
+        scores = pair_scores(self._query_features(q, weight), self._key_features(k, weight, mask))
+        total = scores.masked_fill(~visible_pairs(x, mask, causal=self.causal), 0).sum(dim=-1, keepdim=True)
+        return scores.masked_fill(~visible, 0) / total.masked_fill(total == 0, 1)
 
     def _query_features(self, q: Tensor, weight: Tensor) -> Tensor:
         """[B, T, H, num_features]; each query is stabilised by itself, which is causal and cancels."""

@@ -61,6 +61,7 @@ class ReformerAttention(Mixer):
         recurrent=False,
         cost="T log T",
         cache="full_attention",
+        no_matrix="each hashing round attends in buckets of its own, with itself as a last resort",
     )
     rotations: Tensor
 

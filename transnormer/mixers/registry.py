@@ -47,6 +47,11 @@ def list_mixers() -> list[str]:
     return sorted(_discover())
 
 
+def mixers_with_matrix() -> list[str]:
+    """The names of those that have an attention matrix to look at."""
+    return [name for name in list_mixers() if not mixer_class(name).traits.no_matrix]
+
+
 def mixer_class(name: str) -> type[Mixer]:
     """The class behind a name."""
     mixers = _discover()

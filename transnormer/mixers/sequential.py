@@ -25,6 +25,7 @@ class SequentialAttention(Pair):
         recurrent=True,
         cost="T",
         cache="hybrid_sliding",
+        no_matrix="its two attentions have one each, and the second reads the first",
     )
 
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:

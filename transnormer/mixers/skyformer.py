@@ -14,6 +14,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.counter_rng import draw_below, fresh_seed
 from transnormer.mixers.components.landmarks import iterative_pseudo_inverse, segments
+from transnormer.mixers.components.matrix import identity_values, visible_pairs
 from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.precision import widened
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
@@ -76,15 +77,24 @@ class SkyformerAttention(AttentionMixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
         dtype = v.dtype
         with without_autocast(v.device):
-            q, k, v = widened(q, k, zero_padding(v, mask))
-            scale = (32 if self.skyformer_compat else self.head_dim) ** -0.25
-            q, k = q * scale, k * scale
-            # A row that is all padding counts as one token.
-            positions, exists = self.sample(real_tokens(q, mask).clamp(min=1), q.shape[1])
-            landmarks = torch.cat([take(q, positions[0]), take(k, positions[1])], dim=1)  # [B, m, H, D]
-            q, k, v, landmarks = (x.transpose(1, 2) for x in (q, k, v, landmarks))
-            out = self._through(q, k, v, landmarks, torch.cat([exists, exists], dim=1)).transpose(1, 2)
-        return self.o_proj(out.flatten(-2).to(dtype))
+            out = self._approximate(*widened(q, k, zero_padding(v, mask)), mask)
+        return self.o_proj(out.transpose(1, 2).flatten(-2).to(dtype))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The approximated kernel; an entry may be negative, which the kernel itself never is."""
+        q, k, _ = self.project(x)
+        weights = self._approximate(*widened(q, k, identity_values(q, self.num_heads)), mask)
+        return weights.masked_fill(~visible_pairs(x, mask, causal=False), 0)
+
+    def _approximate(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Of q, k [B, T, H, D] and v [B, T, H, E]: [B, H, T, E]."""
+        scale = (32 if self.skyformer_compat else self.head_dim) ** -0.25
+        q, k = q * scale, k * scale
+        # A row that is all padding counts as one token.
+        positions, exists = self.sample(real_tokens(q, mask).clamp(min=1), q.shape[1])
+        landmarks = torch.cat([take(q, positions[0]), take(k, positions[1])], dim=1)  # [B, m, H, D]
+        q, k, v, landmarks = (x.transpose(1, 2) for x in (q, k, v, landmarks))
+        return self._through(q, k, v, landmarks, torch.cat([exists, exists], dim=1))
 
     def sample(self, lengths: Tensor, size: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Positions [B, n] of the sampled queries and keys of rows padded to `size`, and which exist: [B, n]."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transnormer.mixers.components.matrix import pair_scores, softmax_over, visible_pairs
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import FixedState, append_right_aligned, fixed_slots, right_aligned_positions
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
@@ -80,6 +81,11 @@ class SoftmaxAttention(AttentionMixer):
             scale=self.head_dim**-0.5,
         )
         return self.o_proj(zero_padding(out[..., : self.head_dim].transpose(1, 2), mask).flatten(-2))
+
+    def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, _ = self.project(x)
+        q, k = self.rotation.rotate(q, k, token_positions(x, None))
+        return softmax_over(pair_scores(q, k) * self.head_dim**-0.5, visible_pairs(x, mask, causal=self.causal))
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
         return fixed_slots(length, capacity, self.num_heads, self.head_dim, dtype)

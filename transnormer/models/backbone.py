@@ -18,6 +18,7 @@ from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.mixers.components.state import FixedState
 from transnormer.mixers.contract import Mixer
+from transnormer.mixers.registry import mixer_class, mixers_with_matrix
 from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write_state
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
@@ -91,6 +92,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         position_ids: Tensor | None = None,
         right_padded: bool = False,
         **kwargs: Any,
@@ -99,6 +101,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
 
         `position_ids` [B, T] says otherwise to the absolute positions added to the embedding, and only to them.
         `right_padded` promises that each row has its padding at the end, which saves sorting it there.
+        `output_attentions` adds the weights [B, H, T, T] of each layer, written out beside the computation, which never
+        holds them for most methods; where a method has none, that is an error.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -111,6 +115,10 @@ class TransNormerModel(TransNormerPreTrainedModel):
             _check_embedded(tokens, self.config)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_attentions:
+            require_matrices(self.config, past_key_values if past_key_values is not None else use_cache)
         if use_cache and past_key_values is None:
             past_key_values = DecodeCache(self.config)
         if past_key_values is not None and not self.config.causal:
@@ -129,8 +137,10 @@ class TransNormerModel(TransNormerPreTrainedModel):
         if position_ids is None:
             position_ids = token_positions(embedded, None if past_key_values is None else length)
         x = self._embed(embedded, position_ids, past)
-        hidden_states = [x]
+        hidden_states, attentions = [x], []
         for index, layer in enumerate(self.layers):
+            if output_attentions:
+                attentions.append(layer.attention_matrix(x, mask))
             if past_key_values is None:
                 x = self._run(layer, x, mask)
             else:
@@ -144,10 +154,12 @@ class TransNormerModel(TransNormerPreTrainedModel):
         if packing is not None:
             x = packing.unpack(x)
             hidden_states = [packing.unpack(h) for h in hidden_states] if output_hidden_states else []
+            attentions = [packing.unpack_pairs(weights) for weights in attentions]
         return BaseModelOutputWithPast(
             last_hidden_state=x,
             past_key_values=past_key_values,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
         )
 
     def step(self, tokens: Tensor, states: Sequence[FixedState]) -> Tensor:
@@ -206,6 +218,21 @@ class TransNormerModel(TransNormerPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
+
+
+def require_matrices(config: TransNormerConfig, cache: object = None) -> None:
+    """Raise where a layer's method has no attention matrix, or where a cache has hidden the tokens before."""
+    for index, name in enumerate(config.mixers or ()):
+        if why := mixer_class(name).traits.no_matrix:
+            raise ConfigError(
+                f"layer {index + 1} is {name}, which has no attention matrix: {why}",
+                f"these methods have one: {', '.join(mixers_with_matrix())}",
+            )
+    if cache:
+        raise ConfigError(
+            "output_attentions needs all tokens at once, a decode state has forgotten them",
+            "call the model without past_key_values and use_cache",
+        )
 
 
 def check_ids(name: str, ids: Tensor, config: TransNormerConfig) -> None:

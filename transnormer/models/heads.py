@@ -82,6 +82,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             past_key_values=past_key_values,
             use_cache=use_cache,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            output_attentions=kwargs.pop("output_attentions", None),
             position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
         )
         logits, loss = None, None
@@ -97,6 +98,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
     def score_targets(
@@ -190,6 +192,7 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            output_attentions=kwargs.pop("output_attentions", None),
             position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
         )
         logits, loss = None, None
@@ -200,7 +203,9 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
             logits = self.lm_head(outputs.last_hidden_state)
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
     def score_targets(self, input_ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The summed loss of targets [B, T], and how many are the token that the model finds most likely; no logits."""
@@ -308,10 +313,13 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
             position_ids=position_ids,
             right_padded=right_padded,
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            output_attentions=kwargs.pop("output_attentions", None),
         )
         logits = self.classifier(_pool(outputs.last_hidden_state, attention_mask, self.config))
         loss = None if labels is None else classification_loss(logits, labels, self.config.problem_type)
-        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
@@ -345,7 +353,7 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         """`labels` [B]: class indices, or what problem_type wants; `right_padded`: see TransNormerModel.
 
         Both sides are one batch of 2B sequences to the model: half as many kernels, each twice as large, and one set of
-        statistics for a BatchNorm.
+        statistics for a BatchNorm. Attentions are [2B, H, T, T], those of the second sequences behind the others.
         """
         for prefix, ids, mask in (("", input_ids, attention_mask), ("pair_", pair_input_ids, pair_attention_mask)):
             check_ids(f"{prefix}input_ids", ids, self.config)
@@ -357,11 +365,16 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
                 "input_ids and pair_input_ids are [B, T] and [B, T']",
             )
         ids, mask = _stacked((input_ids, pair_input_ids), (attention_mask, pair_attention_mask))
-        states = self.model(input_ids=ids, attention_mask=mask, right_padded=right_padded).last_hidden_state
-        x, y = _pool(states, mask, self.config).chunk(2)
+        outputs = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            right_padded=right_padded,
+            output_attentions=kwargs.pop("output_attentions", None),
+        )
+        x, y = _pool(outputs.last_hidden_state, mask, self.config).chunk(2)
         logits = self.classifier(torch.cat([x, y, x * y, x - y], dim=-1))
         loss = None if labels is None else classification_loss(logits, labels, self.config.problem_type)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=outputs.attentions)
 
 
 def _stacked(ids: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:

@@ -138,7 +138,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, state: State | None = None) -> tuple[Tensor, State | None]:
         """x [B, T, hidden_size], right-padded; returns it mixed, with the new state where one was given."""
-        mixed = self.mixer(normed(self.mixer_norm, x, mask) if self.norm_first else x, mask, state, packed=True)
+        mixed = self.mixer(self._mixer_input(x, mask), mask, state, packed=True)
         if state is not None:
             mixed, state = mixed
         x = x + self.dropout(mixed)
@@ -149,3 +149,10 @@ class Layer(nn.Module):
         if self.norm_first:
             return x + self.dropout(self.feed_forward(normed(self.feed_forward_norm, x, mask))), state
         return normed(self.feed_forward_norm, x + self.dropout(self.feed_forward(x)), mask), state
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The weights [B, H, T, T] of its mixer in `forward` of the same input."""
+        return self.mixer.attention_matrix(self._mixer_input(x, mask), mask, packed=True)
+
+    def _mixer_input(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return normed(self.mixer_norm, x, mask) if self.norm_first else x

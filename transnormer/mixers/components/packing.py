@@ -21,6 +21,11 @@ class Packing:
         """Undo `pack`."""
         return take(x, self.inverse)
 
+    def unpack_pairs(self, weights: Tensor) -> Tensor:
+        """Undo `pack` in the rows and the columns of weights [B, H, T, T]."""
+        rows = self.unpack(weights.transpose(1, 2))  # [B, T, H, T]
+        return self.unpack(rows.movedim(-1, 1)).movedim(1, -1).transpose(1, 2)
+
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """The tokens of x [B, T, ...] at index [B, N]: [B, N, ...]."""
