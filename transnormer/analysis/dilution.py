@@ -1,0 +1,76 @@
+"""Attention dilution: the locally accumulated attention score l(i, r, N) (paper, section 3.2 and appendix E).
+
+l(i, r, N) is the share of token i's attention that falls on the r·N tokens around it. The neighbourhood grows one token
+at a time, to the left first, and at an end of the sequence on the other side alone, as in the paper's pseudocode: it
+always has r·N tokens, so that l(i, 1, N) = 1. Weights that are signed or have no row sum count by their absolute value,
+as a share of their row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Curves of sequences of different lengths meet at these ratios r.
+RATIOS = tuple(step / 100 for step in range(101))
+
+
+@dataclass(frozen=True)
+class Dilution:
+    """A layer's curve of means over positions and heads: `scores` at `RATIOS`, and the area under all of its points.
+
+    `empty_rows` is the share of rows without any weight, as ReLA may have; they are in no mean.
+    """
+
+    scores: tuple[float, ...]
+    area: float
+    empty_rows: float
+
+
+def locally_accumulated(weights: Tensor) -> Tensor:
+    """l(i, n/N, N) of attention matrices [..., N, N], for every position i and every n from 1 to N: [..., N, N].
+
+    Cumulative sums make it one subtraction for each i and n. A row without weight gives NaN.
+    """
+    shares = weights.double().abs()
+    shares = shares / shares.sum(dim=-1, keepdim=True)
+    length = weights.shape[-1]
+    until = torch.nn.functional.pad(shares.cumsum(dim=-1), (1, 0))  # [..., i, j]: the share of tokens before j
+    first, end = neighbourhoods(length, weights.device)
+    return until.gather(-1, end.expand_as(weights)) - until.gather(-1, first.expand_as(weights))
+
+
+def neighbourhoods(length: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """The n tokens around each position i: tokens first[i, n - 1] .. end[i, n - 1] - 1, both [length, length]."""
+    position = torch.arange(length, device=device)[:, None]
+    size = torch.arange(1, length + 1, device=device)[None, :]
+    first = (position - size // 2).clamp(min=0).minimum(length - size)
+    return first, first + size
+
+
+def dilution(matrices: Sequence[Tensor]) -> Dilution:
+    """The mean curve of one layer's matrices [B, H, N, N], one for each text; every position counts the same."""
+    total = torch.zeros(len(RATIOS), dtype=torch.float64)
+    area, rows, empty = 0.0, 0, 0
+    for weights in matrices:
+        scores = locally_accumulated(weights).flatten(0, -2)  # [rows, n]
+        has_weight = ~scores[:, -1].isnan()
+        curve = torch.nn.functional.pad(scores[has_weight].sum(dim=0), (1, 0)).cpu()  # at n = 0, 1, ..., N
+        length = weights.shape[-1]
+        total += curve[[round(ratio * length) for ratio in RATIOS]]
+        area += float(torch.trapezoid(curve)) / length
+        rows += int(has_weight.sum())
+        empty += int((~has_weight).sum())
+    if not rows:
+        return Dilution((float("nan"),) * len(RATIOS), float("nan"), 1.0)
+    return Dilution(tuple((total / rows).tolist()), area / rows, empty / (rows + empty))
+
+
+def mean_of(layers: Sequence[Dilution]) -> Dilution:
+    """The mean over layers, each counting the same."""
+    scores = torch.tensor([layer.scores for layer in layers], dtype=torch.float64).mean(dim=0)
+    areas, empty = [layer.area for layer in layers], [layer.empty_rows for layer in layers]
+    return Dilution(tuple(scores.tolist()), sum(areas) / len(areas), sum(empty) / len(empty))
