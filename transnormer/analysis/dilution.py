@@ -1,4 +1,4 @@
-"""Attention dilution: the locally accumulated attention score l(i, r, N) (paper, section 3.2 and appendix E).
+"""Attention dilution: the locally accumulated attention score l(i, r, N) (paper, section 3.2 and appendix F).
 
 l(i, r, N) is the share of token i's attention that falls on the r·N tokens around it. The neighbourhood grows one token
 at a time, to the left first, and at an end of the sequence on the other side alone, as in the paper's pseudocode: it
@@ -8,10 +8,11 @@ as a share of their row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Curves of sequences of different lengths meet at these ratios r.
@@ -38,7 +39,7 @@ def locally_accumulated(weights: Tensor) -> Tensor:
     shares = weights.double().abs()
     shares = shares / shares.sum(dim=-1, keepdim=True)
     length = weights.shape[-1]
-    until = torch.nn.functional.pad(shares.cumsum(dim=-1), (1, 0))  # [..., i, j]: the share of tokens before j
+    until = F.pad(shares.cumsum(dim=-1), (1, 0))  # [..., i, j]: the share of tokens before j
     first, end = neighbourhoods(length, weights.device)
     return until.gather(-1, end.expand_as(weights)) - until.gather(-1, first.expand_as(weights))
 
@@ -51,22 +52,39 @@ def neighbourhoods(length: int, device: torch.device | None = None) -> tuple[Ten
     return first, first + size
 
 
-def dilution(matrices: Sequence[Tensor]) -> Dilution:
-    """The mean curve of one layer's matrices [B, H, N, N], one for each text; every position counts the same."""
-    total = torch.zeros(len(RATIOS), dtype=torch.float64)
-    area, rows, empty = 0.0, 0, 0
-    for weights in matrices:
+class DilutionSum:
+    """The mean curve of one layer as its matrices come, one text after the other; every position counts the same."""
+
+    def __init__(self) -> None:
+        self._curve = torch.zeros(len(RATIOS), dtype=torch.float64)
+        self._area = 0.0
+        self._rows, self._empty = 0, 0
+
+    def add(self, weights: Tensor) -> None:
+        """Take in the matrices [B, H, N, N] of a text."""
         scores = locally_accumulated(weights).flatten(0, -2)  # [rows, n]
         has_weight = ~scores[:, -1].isnan()
-        curve = torch.nn.functional.pad(scores[has_weight].sum(dim=0), (1, 0)).cpu()  # at n = 0, 1, ..., N
+        curve = F.pad(scores[has_weight].sum(dim=0), (1, 0)).cpu()  # at n = 0, 1, ..., N
         length = weights.shape[-1]
-        total += curve[[round(ratio * length) for ratio in RATIOS]]
-        area += float(torch.trapezoid(curve)) / length
-        rows += int(has_weight.sum())
-        empty += int((~has_weight).sum())
-    if not rows:
-        return Dilution((float("nan"),) * len(RATIOS), float("nan"), 1.0)
-    return Dilution(tuple((total / rows).tolist()), area / rows, empty / (rows + empty))
+        self._curve += curve[[round(ratio * length) for ratio in RATIOS]]
+        self._area += float(torch.trapezoid(curve)) / length
+        self._rows += int(has_weight.sum())
+        self._empty += int((~has_weight).sum())
+
+    def mean(self) -> Dilution:
+        """Over all texts so far; NaN where no row had any weight."""
+        rows = self._rows or float("nan")
+        return Dilution(
+            tuple((self._curve / rows).tolist()), self._area / rows, self._empty / (self._rows + self._empty)
+        )
+
+
+def dilution(matrices: Iterable[Tensor]) -> Dilution:
+    """The mean curve of one layer's matrices [B, H, N, N], one for each text."""
+    total = DilutionSum()
+    for weights in matrices:
+        total.add(weights)
+    return total.mean()
 
 
 def mean_of(layers: Sequence[Dilution]) -> Dilution:

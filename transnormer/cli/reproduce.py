@@ -9,6 +9,7 @@ import typer
 
 from transnormer.cli.console import load_torch
 from transnormer.cli.lists import choose_names, parse_seeds
+from transnormer.errors import ConfigError
 
 
 def reproduce(
@@ -74,8 +75,17 @@ def reproduce(
 
     Example: transnormer reproduce lra --setup authors --methods t2,vanilla --data stores
 
+    Example: transnormer reproduce figures --runs runs/figures
+
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
     """
+    if name == "figures":
+        from transnormer.cli.reproduce_figures import reproduce_figures
+
+        if overrides or methods or tasks or setup or data or jobs or budget_minutes or dry_run:
+            raise ConfigError("figures are drawn from records", "give --results and --runs alone")
+        reproduce_figures(results or Path("results"), runs)
+        return
     from transnormer.config.load import check_overrides
     from transnormer.experiments.experiment import Selection, bare, chosen_setup, plan
     from transnormer.experiments.paper import experiment

@@ -1,0 +1,141 @@
+"""What an analysis looks at: the backbone of a model folder, and sequences of tokens for it to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transnormer.config.schema import RunConfig
+from transnormer.data.examples import ExampleStore
+from transnormer.data.open_store import Store
+from transnormer.data.streams import TokenStream, read_texts
+from transnormer.data.tokenizers import encode_text, load_tokenizer
+from transnormer.errors import ConfigError, DataError
+from transnormer.files import sha256
+from transnormer.generate.load import architecture_of, load_errors
+from transnormer.models import heads
+from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel, require_matrices
+from transnormer.models.config import TransNormerConfig
+from transnormer.models.hub import LOCAL
+from transnormer.models.quiet import no_progress_bars
+from transnormer.tasks.classification import Classification
+from transnormer.tasks.registry import task_class
+from transnormer.tasks.token_windows import open_store
+
+# Tokens of a text unless asked otherwise: four bytes for each pair of them, head and layer.
+DEFAULT_LENGTH = 512
+_TOO_SHORT = "attention is about pairs of tokens: give a longer text"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Sequences of token ids, each at least two, their tokenizer where there is one, and where they are from."""
+
+    sequences: list[np.ndarray]
+    tokenizer: Any
+    facts: dict[str, Any]
+
+    def tokens(self, index: int = 0) -> list[str]:
+        """The tokens of a sequence as they are shown on an axis; numbers where they stand for no text."""
+        ids = self.sequences[index].tolist()
+        if self.tokenizer is None:
+            return [str(number) for number in ids]
+        shown = (self.tokenizer.decode([number]) for number in ids)
+        return [text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for text in shown]
+
+
+def model_config(folder: Path) -> TransNormerConfig:
+    """The config of a model folder whose layers all have attention matrices; otherwise an error says what it is."""
+    architecture = architecture_of(folder)
+    if not architecture.startswith("TransNormer"):
+        raise ConfigError(f"{folder} holds a {architecture}", "analyse reads models of this package")
+    with load_errors(folder):
+        config = TransNormerConfig.from_pretrained(folder, **LOCAL)
+    require_matrices(config)
+    return config
+
+
+def load_backbone(folder: Path) -> TransNormerModel:
+    """The backbone of a model folder, whatever its head is, in float32 and evaluation mode."""
+    head: type[TransNormerPreTrainedModel] = getattr(heads, architecture_of(folder))
+    with load_errors(folder), no_progress_bars():
+        model = head.from_pretrained(folder, dtype=torch.float32, **LOCAL)
+    return (model if isinstance(model, TransNormerModel) else model.model).eval()
+
+
+def chosen_length(config: TransNormerConfig, run: RunConfig | None, asked: int | None) -> int:
+    """How many tokens a text has: as many as asked for, or as in training, up to 512."""
+    if asked is None:
+        trained = run.data.sequence_length if run and not is_classification(run) else config.max_position_embeddings
+        return min(DEFAULT_LENGTH, trained, config.max_position_embeddings)
+    if asked < 2:
+        raise ConfigError(f"--length is {asked}", "attention is about pairs of tokens: give 2 or more")
+    limited = config.position_embedding == "learned" or "cosformer" in (config.mixers or ())
+    if limited and asked > config.max_position_embeddings:
+        raise ConfigError(
+            f"--length is {asked:,}, but the model's positions end at {config.max_position_embeddings:,}",
+            f"give --length {config.max_position_embeddings} or less",
+        )
+    return asked
+
+
+def is_classification(run: RunConfig) -> bool:
+    """Whether its data are examples, not one stream of tokens."""
+    return issubclass(task_class(run.task), Classification)
+
+
+def texts_of_run(run: RunConfig, length: int, count: int) -> Texts:
+    """`count` sequences of at most `length` tokens of the validation split of a run's own store, evenly spread."""
+    kind = task_class(run.task)
+    store: Store = kind.open_store(run) if issubclass(kind, Classification) else open_store(run)
+    split = store.split("valid")
+    facts = {"data": {"store": store.path.name, "digest": store.digest, "meta": store.meta}, "split": "valid"}
+    tokenizer = load_tokenizer(store.tokenizer_path) if store.tokenizer_path else None
+    if isinstance(store, ExampleStore):
+        long_enough = np.flatnonzero(split.lengths[:, 0] > 1)
+        if not len(long_enough):
+            raise DataError(f"{store.path}: no example of the valid split has two tokens", "give --text FILE")
+        chosen = long_enough[np.linspace(0, len(long_enough) - 1, min(count, len(long_enough))).astype(int)]
+        sequences = [split.sequence(int(index))[:length].astype(np.int64) for index in chosen]
+    else:
+        sequences = _spread(split, length, count, f"the valid split of {store.path}")
+    return Texts(sequences, tokenizer, facts)
+
+
+def texts_of_file(file: Path, folder: Path, length: int, count: int) -> Texts:
+    """`count` sequences of a text file, read by the tokenizer of the model folder."""
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"the tokenizer in {folder} has no end-of-text token", "set its eos_token and save it again")
+    sequences = _spread(read_texts([file], tokenizer), length, count, str(file))
+    return Texts(sequences, tokenizer, {"text": file.name, "sha256": sha256(file)})
+
+
+def text_of_prompt(prompt: str, folder: Path, length: int) -> Texts:
+    """One sequence: the first `length` tokens of a prompt."""
+    tokenizer = load_tokenizer(folder)
+    ids = encode_text(tokenizer, prompt)[:length]
+    if len(ids) < 2:
+        raise DataError(f"the prompt has {len(ids)} tokens", _TOO_SHORT)
+    return Texts([ids], tokenizer, {"prompt": prompt})
+
+
+@torch.no_grad()
+def attentions(model: TransNormerModel, ids: np.ndarray) -> Sequence[Tensor]:
+    """The matrices [1, H, N, N] of every layer for one sequence of token ids [N]."""
+    return model(input_ids=torch.from_numpy(ids)[None], output_attentions=True).attentions
+
+
+def _spread(stream: TokenStream, length: int, count: int, name: str) -> list[np.ndarray]:
+    """`count` windows of a stream at equal distances, without overlap; fewer where it is short."""
+    if len(stream) < 2:
+        raise DataError(f"{name} has {len(stream)} tokens", _TOO_SHORT)
+    count = max(1, min(count, len(stream) // length))
+    starts = np.linspace(0, max(0, len(stream) - length), count).astype(int).tolist()
+    return [stream.read(start, min(start + length, len(stream))) for start in starts]
