@@ -64,7 +64,7 @@ def draw(panels: dict[tuple[str, str], Tensor], tokens: Sequence[str]) -> Figure
         axes.set_title(f"{row}, {column}", fontsize=9)
         if named:
             for axis in (axes.xaxis, axes.yaxis):
-                axis.set_ticks(range(len(tokens)), tokens, fontsize=5, parse_math=False)
+                axis.set_ticks(range(len(tokens)), tokens, fontsize=6, parse_math=False)
             axes.tick_params(axis="x", rotation=90, length=0)
             axes.tick_params(axis="y", length=0)
         else:

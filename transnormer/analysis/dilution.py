@@ -66,7 +66,9 @@ class DilutionSum:
         has_weight = ~scores[:, -1].isnan()
         curve = F.pad(scores[has_weight].sum(dim=0), (1, 0)).cpu()  # at n = 0, 1, ..., N
         length = weights.shape[-1]
-        self._curve += curve[[round(ratio * length) for ratio in RATIOS]]
+        place = torch.tensor(RATIOS, dtype=torch.float64) * length
+        below = place.floor().long().clamp(max=length - 1)
+        self._curve += torch.lerp(curve[below], curve[below + 1], place - below)
         self._area += float(torch.trapezoid(curve)) / length
         self._rows += int(has_weight.sum())
         self._empty += int((~has_weight).sum())
@@ -85,6 +87,12 @@ def dilution(matrices: Iterable[Tensor]) -> Dilution:
     for weights in matrices:
         total.add(weights)
     return total.mean()
+
+
+def uniform_attention(length: int, causal: bool) -> Tensor:
+    """The matrix [1, 1, N, N] of equal weights on all tokens that may be seen: what complete dilution would be."""
+    weights = torch.ones(1, 1, length, length)
+    return weights.tril() if causal else weights
 
 
 def mean_of(layers: Sequence[Dilution]) -> Dilution:

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from transnormer.analysis.dilution import RATIOS, Dilution, DilutionSum, mean_of
+from transnormer.analysis.dilution import RATIOS, Dilution, DilutionSum, dilution, mean_of, uniform_attention
 from transnormer.analysis.figure_files import tidy
 from transnormer.analysis.subject import Texts, attentions
 from transnormer.models.backbone import TransNormerModel
@@ -16,7 +16,7 @@ PROTOCOL = (
     "l(i, r, N): the share of a token's attention on the r·N tokens around it, the neighbourhood moved inside the "
     "sequence at its ends; means over positions, heads and texts, in a model's mean every layer counts the same; "
     "signed weights, and weights without a row sum, by their absolute value as a share of their row; rows without any "
-    "weight left out; area: under the curve from r = 0 to 1, 0.5 where attention is uniform"
+    "weight left out; area: under the curve from r = 0 to 1; equal weights: of the same weight on all visible tokens"
 )
 
 
@@ -36,6 +36,7 @@ def measure(model: TransNormerModel, texts: Texts) -> dict[str, Any]:
         "heads": model.config.num_attention_heads,
         "texts": len(texts.sequences),
         "tokens": sum(map(len, texts.sequences)),
+        "uniform": _as_json(dilution(uniform_attention(len(ids), model.config.causal) for ids in texts.sequences)),
         "mean": _as_json(mean_of(layers)),
         "layers": [{"mixer": mixer, "signed": is_signed, **_as_json(layer)} for mixer, is_signed, layer in rows],
         **texts.facts,
@@ -50,7 +51,11 @@ def points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every point of every curve: a line of a table each."""
     found = []
     for row in rows:
-        curves = {"mean": row["mean"], **{str(i): layer for i, layer in enumerate(row["layers"], start=1)}}
+        curves = {
+            "uniform": row["uniform"],
+            "mean": row["mean"],
+            **{str(i): layer for i, layer in enumerate(row["layers"], start=1)},
+        }
         for layer, curve in curves.items():
             mixer = curve.get("mixer", "")
             for ratio, score in zip(RATIOS, curve["scores"], strict=True):
@@ -67,9 +72,11 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
         curves.plot(RATIOS, row["mean"]["scores"], color=colour, label=f"{label} (area {row['mean']['area']:.3f})")
         layers = [layer["area"] for layer in row["layers"]]
         areas.plot(range(1, len(layers) + 1), layers, color=colour, marker="o", markersize=4)
-    curves.plot([0, 1], [0, 1], color="grey", linestyle=":", label="uniform (area 0.500)")
+    for causal, uniform in {row["causal"]: row["uniform"] for row in rows}.items():
+        label = f"equal weights, {'causal' if causal else 'bidirectional'} (area {uniform['area']:.3f})"
+        curves.plot(RATIOS, uniform["scores"], color="grey", linestyle=":" if causal else "--", label=label)
+        areas.axhline(uniform["area"], color="grey", linestyle=":" if causal else "--")
     curves.legend(frameon=False, fontsize=8, loc="lower right")
-    areas.axhline(0.5, color="grey", linestyle=":")
     deepest = max(len(row["layers"]) for row in rows)
     areas.set_xticks(range(1, deepest + 1))
     tidy(curves, "neighbourhood r, as a share of the sequence", "attention inside, l(i, r, N)")

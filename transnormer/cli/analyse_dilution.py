@@ -26,7 +26,8 @@ def dilution(
 ) -> None:
     """Attention dilution: the share l(i, r, N) of a token's attention on the r·N tokens around it (Figure 2a).
 
-    Writes dilution.svg, .png, .csv and .json. The area under the curve is one number: 0.5 is uniform attention.
+    Writes dilution.svg, .png, .csv and .json. The area under a curve is its one number, to be read
+    beside that of equal weights, which is attention entirely diluted.
 
     Example: transnormer analyse dilution runs/t2 runs/vanilla runs/linear_elu --out analysis
 
@@ -66,8 +67,9 @@ def _show(rows: list[dict[str, Any]]) -> None:
     shown = []
     for row in rows:
         layers = [f"{layer['area']:.3f} {layer['mixer']}{'±' * layer['signed']}" for layer in row["layers"]]
-        shown.append((row["run"], f"{row['mean']['area']:.3f}", *layers, *[""] * (deepest - len(layers))))
-    print_table(["run", "mean area", *(f"layer {i + 1}" for i in range(deepest))], shown)
+        areas = [f"{row[name]['area']:.3f}" for name in ("mean", "uniform")]
+        shown.append((row["run"], *areas, *layers, *[""] * (deepest - len(layers))))
+    print_table(["run", "mean area", "equal weights", *(f"layer {i + 1}" for i in range(deepest))], shown)
     if any(layer["signed"] for row in rows for layer in row["layers"]):
         print_text("±: has negative weights, taken by absolute value")
     if lost := max(layer["empty_rows"] for row in rows for layer in row["layers"]):

@@ -45,7 +45,7 @@ def score_against_speed(results: Path) -> Drawn:
     """Figure 1: mean Long-Range Arena score over training speed, the area of a circle is the memory of training."""
     record = read_record(results / _SPEED)
     if record is None:
-        raise Missing(f"no {_SPEED}", "transnormer bench speed --device cuda --out results/bench/speed-paper.json")
+        raise Missing(f"no {_SPEED}", f"transnormer bench speed --device cuda --setting paper --out results/{_SPEED}")
     setup, scores, notes = _scores(results)
     rows = {row["method"]: row for row in record["rows"] if row["length"] == LENGTH}
     points = []
@@ -54,7 +54,7 @@ def score_against_speed(results: Path) -> Drawn:
         steps, memory = row.get("train_steps_per_second"), row.get("train_peak_bytes")
         papers = statistics.fmean(paper.values()) if paper else None
         if score is not None and steps is None:
-            notes.append(f"{method} has a score, but no speed at {LENGTH:,} tokens: transnormer bench speed")
+            notes.append(f"{method}, without a speed at {LENGTH:,} tokens: transnormer bench speed --setting paper")
         points.append(
             {
                 "method": method,
@@ -65,7 +65,8 @@ def score_against_speed(results: Path) -> Drawn:
                 "paper_train_steps_per_second": speed.train_steps(method, LENGTH),
             }
         )
-    gpu = record["environment"]["hardware"]["gpus"][0]
+    hardware = record["environment"]["hardware"]
+    gpu = hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]
     facts = {
         "sources": [_SPEED, f"{LongRangeArena().folder(setup)}/*.json"],
         "length": LENGTH,
@@ -80,11 +81,14 @@ def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:
     """The set-up with most methods complete, their means over five tasks, and what the others lack."""
     experiment = LongRangeArena()
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    stand_ins: dict[str, set[str]] = {}
     for setup in experiment.setups:
         for record in read_records(results / experiment.folder(setup)):
             if place := locate(record):
                 tasks = found.setdefault(setup, {}).setdefault(place[0], {})
                 tasks.setdefault(place[1], []).append(record.score)
+                if record.is_stand_in:
+                    stand_ins.setdefault(setup, set()).add(place[1])
     if not found:
         raise Missing("no records of the Long-Range Arena", "transnormer reproduce lra")
     complete = {
@@ -98,7 +102,9 @@ def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:
     setup = max(complete, key=lambda name: len(complete[name]))
     lacking = [method for method, figures in PAPER.items() if figures and method not in complete[setup]]
     command = f"transnormer reproduce lra --setup {setup} --methods {','.join(lacking)}"
-    notes = [f"without a score on all five tasks: {', '.join(lacking)}: {command}"] if lacking else []
+    notes = [f"methods without a score on all five tasks: {', '.join(lacking)}: {command}"] if lacking else []
+    if setup in stand_ins:
+        notes.append(f"the published data of {', '.join(sorted(stand_ins[setup]))}: stand-ins, compare only among ours")
     return setup, complete[setup], notes
 
 
@@ -157,7 +163,9 @@ def early_maps(results: Path) -> Drawn:
                 axes.set_axis_off()
                 continue
             layer = record["layers"][row]
-            attention_maps.show_matrix(axes, torch.tensor(layer["mean_share"]))
+            shares = torch.tensor(layer["mean_share"])
+            # The first tokens see few others: their large shares would leave all that follow them pale.
+            attention_maps.show_matrix(axes, shares, float(shares[shares > 0].quantile(0.99)))
             name = record["run"].replace("$", r"\$")
             axes.set_title(f"{name}, layer {layer['layer']} ({layer['mixer']})", fontsize=8)
             axes.tick_params(labelsize=6)
