@@ -45,7 +45,7 @@ def test_dilution_of_two_runs_is_one_table_record_and_picture(cli, finished_run,
     assert {"date", "command", "commit", "versions", "hardware", "protocol"} <= record.keys()
     assert all((tmp_path / f"dilution.{ending}").stat().st_size for ending in ENDINGS)
     points = read_csv(tmp_path / "dilution.csv")
-    assert len(points) == 2 * 3 * 101
+    assert len(points) == 2 * 4 * 101  # equal weights, the mean, two layers
     assert float(points[100]["l"]) == pytest.approx(1)
 
 

@@ -93,19 +93,15 @@ def is_classification(run: RunConfig) -> bool:
 def texts_of_run(run: RunConfig, length: int, count: int) -> Texts:
     """`count` sequences of at most `length` tokens of the validation split of a run's own store, evenly spread."""
     kind = task_class(run.task)
-    store: Store = kind.open_store(run) if issubclass(kind, Classification) else open_store(run)
-    split = store.split("valid")
-    facts = {"data": {"store": store.path.name, "digest": store.digest, "meta": store.meta}, "split": "valid"}
-    tokenizer = load_tokenizer(store.tokenizer_path) if store.tokenizer_path else None
-    if isinstance(store, ExampleStore):
-        long_enough = np.flatnonzero(split.lengths[:, 0] > 1)
-        if not len(long_enough):
-            raise DataError(f"{store.path}: no example of the valid split has two tokens", "give --text FILE")
-        chosen = long_enough[np.linspace(0, len(long_enough) - 1, min(count, len(long_enough))).astype(int)]
-        sequences = [split.sequence(int(index))[:length].astype(np.int64) for index in chosen]
+    store: Store
+    if issubclass(kind, Classification):
+        store = kind.open_store(run)
+        sequences = _examples(store, length, count)
     else:
-        sequences = _spread(split, length, count, f"the valid split of {store.path}")
-    return Texts(sequences, tokenizer, facts)
+        store = open_store(run)
+        sequences = _spread(store.split("valid"), length, count, f"the valid split of {store.path}")
+    facts = {"data": {"store": store.path.name, "digest": store.digest, "meta": store.meta}, "split": "valid"}
+    return Texts(sequences, load_tokenizer(store.tokenizer_path) if store.tokenizer_path else None, facts)
 
 
 def texts_of_file(file: Path, folder: Path, length: int, count: int) -> Texts:
@@ -139,3 +135,13 @@ def _spread(stream: TokenStream, length: int, count: int, name: str) -> list[np.
     count = max(1, min(count, len(stream) // length))
     starts = np.linspace(0, max(0, len(stream) - length), count).astype(int).tolist()
     return [stream.read(start, min(start + length, len(stream))) for start in starts]
+
+
+def _examples(store: ExampleStore, length: int, count: int) -> list[np.ndarray]:
+    """The beginnings of `count` examples, evenly spread over those of at least two tokens."""
+    split = store.split("valid")
+    long_enough = np.flatnonzero(split.lengths[:, 0] > 1)
+    if not len(long_enough):
+        raise DataError(f"{store.path}: no example of the valid split has two tokens", "give --text FILE")
+    chosen = long_enough[np.linspace(0, len(long_enough) - 1, min(count, len(long_enough))).astype(int)]
+    return [split.sequence(int(index))[:length].astype(np.int64) for index in chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,7 +71,8 @@ def attention(
     matrices = attentions(load_backbone(folder), texts.sequences[0])
     heads = attention_maps.chosen("--head", head, matrices[0].shape[1])
     names, mixers, label = texts.tokens(), model.mixers or [], names_of([run])[0]
-    panels, points, means = {}, [], []
+    panels: dict[tuple[str, str], Any] = {}
+    points, means = [], []
     for number in layers:
         weights, mixer = matrices[number - 1], mixers[number - 1]
         panels |= {(f"layer {number} ({mixer})", f"head {each}"): weights[0, each - 1] for each in heads}

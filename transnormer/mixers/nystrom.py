@@ -94,7 +94,8 @@ class NystromAttention(AttentionMixer):
                 "leave the option conv_kernel_size unset",
             )
         q, k, _ = self.project(x)
-        weights = self._approximate(*widened(q, k, identity_values(q, self.num_heads)), mask)
+        q, k, values = widened(q, k, identity_values(q, self.num_heads))
+        weights = self._approximate(q, k, values, mask)
         return weights.masked_fill(~visible_pairs(x, mask, causal=False), 0)
 
     def _approximate(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -77,13 +77,15 @@ class SkyformerAttention(AttentionMixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
         dtype = v.dtype
         with without_autocast(v.device):
-            out = self._approximate(*widened(q, k, zero_padding(v, mask)), mask)
+            q, k, v = widened(q, k, zero_padding(v, mask))
+            out = self._approximate(q, k, v, mask)
         return self.o_proj(out.transpose(1, 2).flatten(-2).to(dtype))
 
     def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The approximated kernel; an entry may be negative, which the kernel itself never is."""
         q, k, _ = self.project(x)
-        weights = self._approximate(*widened(q, k, identity_values(q, self.num_heads)), mask)
+        q, k, values = widened(q, k, identity_values(q, self.num_heads))
+        weights = self._approximate(q, k, values, mask)
         return weights.masked_fill(~visible_pairs(x, mask, causal=False), 0)
 
     def _approximate(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +140,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         hidden_states, attentions = [x], []
         for index, layer in enumerate(self.layers):
             if output_attentions:
-                attentions.append(layer.attention_matrix(x, mask))
+                attentions.append(cast(Layer, layer).attention_matrix(x, mask))
             if past_key_values is None:
                 x = self._run(layer, x, mask)
             else:
