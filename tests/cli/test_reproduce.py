@@ -147,7 +147,7 @@ def test_bad_input_is_named_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["lar", "figures"])
+@pytest.mark.parametrize("name", ["lar", "pictures"])
 def test_a_table_that_is_not_there_is_named(cli: Callable, name: str) -> None:
     done = cli("reproduce", name)
     assert done.code == 2
