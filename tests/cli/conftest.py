@@ -55,6 +55,12 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
     return run
 
 
+@pytest.fixture(scope="session")
+def silent_cli() -> Callable[..., None]:
+    """The command where no output is wanted, for fixtures of a longer life."""
+    return run_main
+
+
 def run_main(*arguments: str | Path) -> None:
     """The command where no output is wanted."""
     with pytest.raises(SystemExit) as exit_:

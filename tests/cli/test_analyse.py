@@ -8,15 +8,14 @@ import math
 from pathlib import Path
 
 import pytest
-from conftest import TINY, run_main
 
 ENDINGS = ("svg", "png", "csv", "json")
 
 
 @pytest.fixture(scope="module")
-def vanilla_run(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
+def vanilla_run(tmp_path_factory: pytest.TempPathFactory, store: Path, silent_cli, tiny) -> Path:
     run = tmp_path_factory.mktemp("runs") / "vanilla"
-    run_main("train", "demo", "--out", run, "model.preset=vanilla-tiny", f"data.store={store}", *TINY)
+    silent_cli("train", "demo", "--out", run, "model.preset=vanilla-tiny", f"data.store={store}", *tiny)
     return run
 
 
@@ -62,7 +61,7 @@ def test_a_model_folder_reads_a_text(cli, finished_run, tmp_path):
 def test_a_run_of_another_task_is_read_in_its_own_examples(cli, tiny, lra_store, tmp_path):
     run = tmp_path / "lra"
     overrides = [override for override in tiny if not override.startswith("data.")]
-    run_main("train", "lra/text", "--out", run, f"data.store={lra_store('lra/text')}", *overrides)
+    silent_cli("train", "lra/text", "--out", run, f"data.store={lra_store('lra/text')}", *overrides)
     assert cli("analyse", "dilution", run, "--length", "24", "--windows", "2", "--out", tmp_path).code == 0
     [row] = json.loads((tmp_path / "dilution.json").read_text())["runs"]
     assert row["texts"] == 2
@@ -135,7 +134,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
     short.write_text("a")
     assert "too few" in cli("analyse", "dilution", finished_run, "--text", short).err
     run = tmp_path / "reformer"
-    run_main("train", "demo", "--out", run, "model.preset=reformer-tiny", f"data.store={store}", *tiny)
+    silent_cli("train", "demo", "--out", run, "model.preset=reformer-tiny", f"data.store={store}", *tiny)
     done = cli("analyse", "dilution", run)
     assert done.code == 2
     assert "layer 1 is reformer, which has no attention matrix" in done.err
@@ -145,7 +144,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
 def test_a_length_beyond_learned_positions_is_refused(cli, tiny, store, tmp_path):
     run = tmp_path / "learned"
     learned = ("model.position_embedding=learned", "model.max_position_embeddings=64")
-    run_main("train", "demo", "--out", run, f"data.store={store}", *learned, *tiny)
+    silent_cli("train", "demo", "--out", run, f"data.store={store}", *learned, *tiny)
     done = cli("analyse", "dilution", run, "--length", "65")
     assert done.code == 2
     assert "--length is 65, but the model's positions end at 64" in done.err

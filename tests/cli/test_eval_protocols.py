@@ -146,6 +146,7 @@ def test_bad_input_gets_one_line(
 def test_a_tokenizer_that_does_not_fit_the_model(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(finished_run / "final", folder)
+    (folder / "manifest.json").unlink()  # a folder of somebody else's
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     extra = {**tokenizer["added_tokens"][-1], "id": 259, "content": "<extra>"}
     tokenizer["added_tokens"].append(extra)

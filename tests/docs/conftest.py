@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def blocks_in(text: str) -> list[tuple[str, str]]:
-    """Language and code of each block that names a language."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+from page_blocks import ROOT
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 import typer.main
-from conftest import ROOT, blocks_in
+from page_blocks import ROOT, blocks_in
 
 import transnormer as tn
 from transnormer.cli.app import app

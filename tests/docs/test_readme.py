@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conftest import blocks_in
+from page_blocks import blocks_in
 
 from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.pages import generated

@@ -18,12 +18,11 @@ from transnormer.data.streams import TokenStream, read_texts
 from transnormer.data.tokenizers import encode_text, load_tokenizer
 from transnormer.errors import ConfigError, DataError
 from transnormer.files import sha256
-from transnormer.generate.load import architecture_of, load_errors
+from transnormer.generate.load import architecture_of
 from transnormer.models import heads
 from transnormer.models.backbone import TransNormerModel, TransNormerPreTrainedModel, require_matrices
 from transnormer.models.config import TransNormerConfig
-from transnormer.models.hub import LOCAL
-from transnormer.models.quiet import no_progress_bars
+from transnormer.models.loading import LOCAL, load_pretrained, loading_errors
 from transnormer.tasks.classification import Classification
 from transnormer.tasks.registry import task_class
 from transnormer.tasks.token_windows import open_store
@@ -55,7 +54,7 @@ def model_config(folder: Path) -> TransNormerConfig:
     architecture = architecture_of(folder)
     if not architecture.startswith("TransNormer"):
         raise ConfigError(f"{folder} holds a {architecture}", "analyse reads models of this package")
-    with load_errors(folder):
+    with loading_errors(folder):
         config = TransNormerConfig.from_pretrained(folder, **LOCAL)
     require_matrices(config)
     return config
@@ -64,9 +63,8 @@ def model_config(folder: Path) -> TransNormerConfig:
 def load_backbone(folder: Path) -> TransNormerModel:
     """The backbone of a model folder, whatever its head is, in float32 and evaluation mode."""
     head: type[TransNormerPreTrainedModel] = getattr(heads, architecture_of(folder))
-    with load_errors(folder), no_progress_bars():
-        model = head.from_pretrained(folder, dtype=torch.float32, **LOCAL)
-    return (model if isinstance(model, TransNormerModel) else model.model).eval()
+    model = load_pretrained(head, folder, dtype=torch.float32)
+    return model if isinstance(model, TransNormerModel) else model.model
 
 
 def chosen_length(config: TransNormerConfig, run: RunConfig | None, asked: int | None) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from transnormer.cli.analyse_gradients import names_of
 from transnormer.cli.console import print_note, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
@@ -74,12 +75,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
         print_text("±: has negative weights, taken by absolute value")
     if lost := max(layer["empty_rows"] for row in rows for layer in row["layers"]):
         print_text(f"up to {100 * lost:.1f} % of the rows of a layer had no weight at all, and are in no mean")
-
-
-def names_of(runs: list[Path]) -> list[str]:
-    """Folder names, or paths where two are the same."""
-    names = [run.resolve().name for run in runs]
-    return [str(run) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
 
 
 def read_run_config(run: Path, text: Path | str | None) -> Any:
