@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ ENDINGS = ("svg", "png", "csv", "json")
 
 
 @pytest.fixture(scope="module")
-def vanilla_run(tmp_path_factory: pytest.TempPathFactory, store: Path, silent_cli, tiny) -> Path:
+def vanilla_run(
+    tmp_path_factory: pytest.TempPathFactory, store: Path, silent_cli: Callable[..., None], tiny: list[str]
+) -> Path:
     run = tmp_path_factory.mktemp("runs") / "vanilla"
     silent_cli("train", "demo", "--out", run, "model.preset=vanilla-tiny", f"data.store={store}", *tiny)
     return run
@@ -61,7 +64,7 @@ def test_a_model_folder_reads_a_text(cli, finished_run, tmp_path):
 def test_a_run_of_another_task_is_read_in_its_own_examples(cli, tiny, lra_store, tmp_path):
     run = tmp_path / "lra"
     overrides = [override for override in tiny if not override.startswith("data.")]
-    silent_cli("train", "lra/text", "--out", run, f"data.store={lra_store('lra/text')}", *overrides)
+    assert cli("train", "lra/text", "--out", run, f"data.store={lra_store('lra/text')}", *overrides).code == 0
     assert cli("analyse", "dilution", run, "--length", "24", "--windows", "2", "--out", tmp_path).code == 0
     [row] = json.loads((tmp_path / "dilution.json").read_text())["runs"]
     assert row["texts"] == 2
@@ -134,7 +137,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
     short.write_text("a")
     assert "too few" in cli("analyse", "dilution", finished_run, "--text", short).err
     run = tmp_path / "reformer"
-    silent_cli("train", "demo", "--out", run, "model.preset=reformer-tiny", f"data.store={store}", *tiny)
+    assert cli("train", "demo", "--out", run, "model.preset=reformer-tiny", f"data.store={store}", *tiny).code == 0
     done = cli("analyse", "dilution", run)
     assert done.code == 2
     assert "layer 1 is reformer, which has no attention matrix" in done.err
@@ -144,7 +147,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
 def test_a_length_beyond_learned_positions_is_refused(cli, tiny, store, tmp_path):
     run = tmp_path / "learned"
     learned = ("model.position_embedding=learned", "model.max_position_embeddings=64")
-    silent_cli("train", "demo", "--out", run, f"data.store={store}", *learned, *tiny)
+    assert cli("train", "demo", "--out", run, f"data.store={store}", *learned, *tiny).code == 0
     done = cli("analyse", "dilution", run, "--length", "65")
     assert done.code == 2
     assert "--length is 65, but the model's positions end at 64" in done.err
