@@ -76,6 +76,25 @@ def test_any_length_gives_finite_output_of_the_same_shape(case):
 
 
 @ALL
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_what_lies_in_padding_reaches_nothing(case, poison):
+    mixer = build(case).train()
+    mask = torch.ones(2, 70, dtype=torch.bool)
+    mask[0, 40:], mask[1, 3] = False, False
+
+    def result(filling: float) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x = tokens(2, 70).masked_fill(~mask[..., None], filling).requires_grad_()
+        y = mixer(x, mask)[mask]
+        return [y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()], allow_unused=True)]
+
+    for found, expected in zip(result(poison), result(0.0), strict=True):
+        assert (found is None) == (expected is None)
+        if found is not None:
+            torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@ALL
 def test_a_batch_without_sequences_gives_one_back(case):
     mixer, x = build(case).train(), tokens(0, 70).requires_grad_()
     for mask in (None, torch.ones(0, 70, dtype=torch.bool)):

@@ -44,3 +44,23 @@ def test_the_seed_decides_the_weights():
     first, again, other = build(1), build(1), build(2)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not all(torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", ["t1-lm", "t2-lm", "performer-lm"])
+def test_a_model_built_on_meta_is_initialised_whole(name):
+    """Buffers too: LRPE's reflection is drawn, not loaded."""
+    config = tn.preset(name, vocab_size=50, num_hidden_layers=2, hidden_size=32, num_attention_heads=2)
+    with torch.device("meta"):
+        model = tn.TransNormerForCausalLM(config)
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        torch.nn.init.constant_(tensor, float("nan"))
+    torch.manual_seed(1)
+    model.init_weights()
+    torch.manual_seed(1)
+    expected = tn.TransNormerForCausalLM(config).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert tensor.isfinite().all(), name
+        assert tensor.shape == expected[name].shape
+        if name.endswith("reflection"):
+            assert tensor.norm().item() == pytest.approx(1.0)

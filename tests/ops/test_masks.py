@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +12,10 @@ from torch import Tensor
 
 from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention, random_features, rotated_attention
+from transnormer.ops.diag_attention.reference import diag_attention_reference
+from transnormer.ops.norm_attention.reference import norm_attention_reference
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
 
 
@@ -63,3 +67,38 @@ def test_a_mask_of_another_shape_is_refused(name, op):
 def test_a_compiler_sees_one_graph(name, op):
     compiled = torch.compile(lambda mask: op(mask=mask), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(MASK), op(mask=MASK))
+
+
+def backends() -> list:
+    """Plain PyTorch, and the kernels where they run: on a GPU, or in the interpreter."""
+    device = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+    kernels = pytest.param("triton", device, marks=[] if INTERPRETED else pytest.mark.gpu)
+    return [pytest.param("torch", "cpu"), kernels]
+
+
+@pytest.mark.parametrize(("backend", "device"), backends())
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["norm", "norm-wide", "softmax", "rela"])
+def test_what_lies_in_padding_reaches_no_real_token_nor_its_gradient(kind, causal, backend, device):
+    size = 72 if kind == "norm-wide" else 8
+    mask = torch.ones(2, 70, dtype=torch.bool, device=device)
+    mask[0, 40:], mask[1, 3], mask[1, 65:] = False, False, False
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(3, 2, 70, 1, size, generator=generator).to(device)
+
+    def result(filling: float, function: Callable | None = None) -> list[Tensor]:
+        inputs = qkv.masked_fill(~mask[..., None, None], filling).requires_grad_()
+        if kind.startswith("norm"):
+            op = function or partial(norm_attention, return_state=True, backend=backend)
+            out, state = op(*inputs, causal=causal, mask=mask)
+        else:
+            op = function or partial(diag_attention, backend=backend)
+            out, state = op(*inputs, causal=causal, mask=mask, kind=kind, block_size=16), inputs.new_zeros(())
+        [gradient] = torch.autograd.grad(out.square().sum() + state.square().sum(), inputs)
+        return [out.detach(), state.detach(), gradient]
+
+    reference = norm_attention_reference if kind.startswith("norm") else diag_attention_reference
+    expected = result(0.0)
+    for found in (result(float("nan")), result(float("nan"), reference)):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)

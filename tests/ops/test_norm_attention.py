@@ -104,7 +104,8 @@ def test_half_precision_accumulates_in_float32(dtype, autocast, causal):
         )
     assert state.dtype == torch.float32
     assert state.item() == length + 1
-    assert norm_attention(ones, ones, ones, causal=causal, feature_map="identity")[0, -1].item() == 4096
+    last = norm_attention(ones, ones, ones, causal=causal, feature_map="identity")[0, -1]
+    assert last.item() == (4096 if dtype == torch.bfloat16 else length)  # float16 is returned as float32
 
 
 def test_a_wrong_call_says_what_is_wrong():

@@ -107,8 +107,8 @@ def test_products_depend_on_the_distance_alone(kind):
     token = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
     near, far = (rotation.rotate(*token, torch.arange(6) + start) for start in (0, 3))
     scores = [torch.einsum("bthd,bshd->ts", *pair) for pair in (near, far)]
-    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)  # RoPE's frequencies are float32
-    torch.testing.assert_close(scores[0][0, 1], scores[0][4, 5], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(scores[0][0, 1], scores[0][4, 5], atol=1e-12, rtol=1e-12)
 
 
 @on_the_cpu

@@ -20,7 +20,7 @@ from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
 from transnormer.ops.rotated_attention import QKV, unpacked
-from transnormer.ops.shapes import check_mask
+from transnormer.ops.shapes import check_mask, zero_padding
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Mixer(nn.Module):
     ) -> Tensor | tuple[Tensor, State]:
         """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
 
-        `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already.
+        `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already, and
+        finite.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         """
         self._check_input(x, mask)
@@ -80,7 +81,8 @@ class Mixer(nn.Module):
         if mask is None or packed:
             return self.mix(x, mask, state)
         packing = Packing(mask)
-        mixed = self.mix(packing.pack(x), packing.mask, state)
+        # Whatever a padded row holds: its keys would stay out of the attention, but not out of the weights' gradient.
+        mixed = self.mix(zero_padding(packing.pack(x), packing.mask), packing.mask, state)
         if isinstance(mixed, tuple):
             return packing.unpack(mixed[0]), mixed[1]
         return packing.unpack(mixed)

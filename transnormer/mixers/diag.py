@@ -74,7 +74,7 @@ class DiagAttention(AttentionMixer):
         self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
     ) -> Tensor | tuple[Tensor, State]:
         """XNorm of the attention inside blocks, Q and K rotated by their positions there, and the output projection."""
-        qkv, rotation = self.project_qkv(x, queries_from), self.rotation(x.device)
+        qkv, rotation = self.project_qkv(x, queries_from), self.rotation(x)
         positions = token_positions(x, state["length"] if state else None)
         if state is not None:  # which keeps keys as they were rotated
             q, k, v = unpacked(qkv)
@@ -94,7 +94,7 @@ class DiagAttention(AttentionMixer):
                 dropout_p=self.dropout if self.training else 0.0,
                 return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
             )
-        y = self.xnorm.projected(self.o_proj, attended.out, attended.square_sums, mask=mask)
+        y = self.xnorm.projected(self.o_proj, attended.out, attended.square_sums, dtype=dtype_of(qkv), mask=mask)
         return y if state is None else (y, self._remember(k, v, mask, state))
 
     def _continue(
@@ -166,6 +166,6 @@ class DiagAttention(AttentionMixer):
             state["values"],
             positions=state["length"],
             kind=self.kind,
-            **self.rotation(x.device),
+            **self.rotation(x),
         )
-        return self.o_proj(self.xnorm(out))
+        return self.xnorm.projected(self.o_proj, out, dtype=v.dtype)

@@ -49,7 +49,7 @@ class LinearEluAttention(AttentionMixer):
             state=state.get("memory") if state else None,
             return_state=True,
         )
-        y = self._divide_and_project(out)
+        y = self._divide_and_project(out, v.dtype)
         if state is None:
             return y
         return y, {"length": state["length"] + real_tokens(q, mask), "memory": memory}
@@ -66,10 +66,10 @@ class LinearEluAttention(AttentionMixer):
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
         out = norm_decode_step(q, k, with_ones(v), state["memory"], positions=state["length"])
-        return self._divide_and_project(out)
+        return self._divide_and_project(out, v.dtype)
 
-    def _divide_and_project(self, out: Tensor) -> Tensor:
-        return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2))
+    def _divide_and_project(self, out: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2).to(dtype))
 
 
 def with_ones(v: Tensor) -> Tensor:

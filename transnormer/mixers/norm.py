@@ -58,7 +58,7 @@ class NormAttention(AttentionMixer):
         out, memory, square_sums = rotated_attention(
             qkv,
             token_positions(x, state["length"] if state else None),
-            **self.rotation(x.device),
+            **self.rotation(x),
             kind="norm",
             causal=self.causal,
             feature_map=self.feature_map,
@@ -67,7 +67,7 @@ class NormAttention(AttentionMixer):
             return_state=state is not None,
             return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
         )
-        y = self.xnorm.projected(self.o_proj, out, square_sums, mask=mask)
+        y = self.xnorm.projected(self.o_proj, out, square_sums, dtype=dtype_of(qkv), mask=mask)
         if state is None or memory is None:
             return y
         return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
@@ -90,6 +90,6 @@ class NormAttention(AttentionMixer):
             state["memory"],
             positions=state["length"],
             feature_map=self.feature_map,
-            **self.rotation(x.device),
+            **self.rotation(x),
         )
-        return self.o_proj(self.xnorm(out))
+        return self.xnorm.projected(self.o_proj, out, dtype=v.dtype)

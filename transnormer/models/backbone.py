@@ -23,7 +23,7 @@ from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
 from transnormer.models.layers import Layer, ScaleNorm, build_norm, normed
-from transnormer.ops.shapes import check_mask_dtype
+from transnormer.ops.shapes import check_mask_dtype, zero_padding
 
 
 class TransNormerPreTrainedModel(PreTrainedModel):
@@ -133,7 +133,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
             tokens, mask = packing.pack(tokens), packing.mask
             position_ids = None if position_ids is None else packing.pack(position_ids)
 
-        embedded = self._look_up(tokens) if inputs_embeds is None else tokens
+        # Padding is whatever a caller left there, perhaps no number.
+        embedded = self._look_up(tokens) if inputs_embeds is None else zero_padding(tokens, mask)
         if position_ids is None:
             position_ids = token_positions(embedded, None if past_key_values is None else length)
         x = self._embed(embedded, position_ids, past)

@@ -9,8 +9,13 @@ from torch import Tensor
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that a matrix product would take `x` in: autocast's where it is on."""
-    if x.is_floating_point() and _may_be_on(x.device) and torch.is_autocast_enabled(x.device.type):
+    """The dtype that a matrix product would take `x` in: autocast's where it is on, which leaves float64 alone."""
+    if (
+        x.is_floating_point()
+        and x.dtype != torch.float64
+        and _may_be_on(x.device)
+        and torch.is_autocast_enabled(x.device.type)
+    ):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
@@ -18,6 +23,12 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
 def in_autocast_dtype(x: Tensor) -> Tensor:
     """Under autocast a kernel computes in the dtype that a matrix product would take."""
     return x.to(matmul_dtype(x))
+
+
+def in_range_of_sums(x: Tensor) -> Tensor:
+    """The same, but float16 as float32: a sum over a sequence soon leaves its range, which ends at 65,504."""
+    dtype = matmul_dtype(x)
+    return x.to(torch.float32 if dtype == torch.float16 else dtype)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -12,23 +12,46 @@ from transnormer.ops.backend import ENVIRONMENT_VARIABLE
 _WITHOUT_KERNELS = f"use backend='torch', or set {ENVIRONMENT_VARIABLE}=torch"
 
 
+def check_tensors(op: str, **tensors: Tensor) -> None:
+    """Attention is of floating-point tensors: not of numpy's arrays, nor of whole numbers."""
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise ConfigError(f"{op}: {name} must be a tensor, got {type(x).__name__}", f"torch.as_tensor({name})")
+        if not x.is_floating_point():
+            raise ConfigError(f"{op}: {name} must have a floating-point dtype, got {x.dtype}", f"{name}.float()")
+
+
 def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
     """q and k are [B, T, H, D], v is [B, T, H, E], mask is [B, T] with 1 = real token."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ConfigError(f"{op}: {name} must be [B, T, H, D], got shape {list(x.shape)}")
-    if q.shape != k.shape:
-        raise ConfigError(
-            f"{op}: q and k must have the same shape, got {list(q.shape)} and {list(k.shape)}",
-            "attention between sequences of different length is not defined here",
-        )
-    if v.shape[:3] != q.shape[:3]:
-        raise ConfigError(f"{op}: v must be {list(q.shape[:3])} + [E], got {list(v.shape)}")
+    for name, x, sizes in (("k", k, 4), ("v", v, 3)):
+        if x.shape[:sizes] != q.shape[:sizes]:
+            raise ConfigError(
+                f"{op}: {name} must be {_expected(q, sizes)}, got {list(x.shape)} where q is {list(q.shape)}",
+                _why_unequal(q, x, sizes),
+            )
     if q.shape[1] < 1:
         raise ConfigError(f"{op}: the sequence is empty (T = 0)")
     check_heads(op, q, k, v)
     if mask is not None:
         check_mask(op, mask, q)
+
+
+def _expected(q: Tensor, sizes: int) -> str:
+    return "of the shape of q" if sizes == 4 else f"{list(q.shape[:3])} + [E]"
+
+
+def _why_unequal(q: Tensor, x: Tensor, sizes: int) -> str:
+    """What to do about the first of [B, T, H, D] that differs."""
+    reasons = (
+        "one batch for queries, keys and values",
+        "attention between sequences of different length is not defined here",
+        "every head has its own keys and values here; for shared ones: k.repeat_interleave(q heads // k heads, dim=2)",
+        "queries and keys need one head size; that of the values alone is free",
+    )
+    return next(why for why, a, b in zip(reasons[:sizes], q.shape, x.shape, strict=False) if a != b)
 
 
 def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -96,7 +119,7 @@ def square_sums(x: Tensor) -> Tensor:
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Set the rows [B, T, ...] of padded tokens to zero."""
+    """Set the rows [B, T, ...] of padded tokens to zero, whatever is in them: NaN times zero would be NaN."""
     if mask is None:
         return x
     return x.masked_fill(~mask.bool().reshape(*mask.shape, *[1] * (x.dim() - 2)), 0)

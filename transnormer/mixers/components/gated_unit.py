@@ -43,7 +43,7 @@ class DistanceBias(nn.Module):
         # In half precision an angle of thousands is off by full rotations.
         dtype = accumulation_dtype(self.far_query.dtype)
         query, key = self.far_query.to(dtype), self.far_key.to(dtype)
-        angles = distances[:, None] * rope_inverse_frequencies(len(query)).to(query)
+        angles = distances[:, None] * rope_inverse_frequencies(len(query), query.device, dtype)
         query = rotate_pairs(query.expand(len(distances), 1, -1), angles).squeeze(1)  # [N, S]
         far = (query * key).sum(dim=-1).to(near.dtype)
         return torch.where(distances.abs() < self.max_length, near, far)

@@ -6,7 +6,8 @@ Householder reflection shared by all heads, then a rotation whose angles are lea
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.components.initialisation import is_loaded
 from transnormer.ops import rotate
 from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.shapes import accumulation_dtype
 
 ROTATIONS = ("none", "rope", "lrpe")
 _BASE = 10_000.0
@@ -22,22 +24,26 @@ _BASE = 10_000.0
 
 def sinusoidal_embedding(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """The sine half and the cosine half of the absolute position (Vaswani et al. 2017): [..., size]."""
-    half = size // 2
-    inverse_frequencies = _BASE ** (
-        -torch.arange(half, device=positions.device, dtype=torch.float32) / max(half - 1, 1)
-    )
-    angles = positions[..., None].float() * inverse_frequencies
+    half, precise = size // 2, accumulation_dtype(dtype)
+    inverse_frequencies = _BASE ** (-torch.arange(half, device=positions.device, dtype=precise) / max(half - 1, 1))
+    angles = positions[..., None].to(precise) * inverse_frequencies
     table = torch.cat([angles.sin(), angles.cos()], dim=-1)
     return nn.functional.pad(table, (0, size - 2 * half)).to(dtype)
 
 
-def rope_inverse_frequencies(head_dim: int, device: torch.device | None = None) -> Tensor:
+def rope_inverse_frequencies(
+    head_dim: int, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """RoPE's angle per position of each pair of features (Su et al. 2021): [head_dim/2]."""
-    return _BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    return _BASE ** (-torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim)
 
 
 class Rotation(nn.Module):
-    """The rotation of queries and keys by their position: `none`, `rope` (fixed angles) or `lrpe` (learned)."""
+    """The rotation of queries and keys by their position: `none`, `rope` (fixed angles) or `lrpe` (learned).
+
+    Angles and reflection stay float32 in a model of half precision: positions multiply them, and bfloat16's 8 bits
+    would be off by radians after some hundred tokens.
+    """
 
     reflection: Tensor
 
@@ -50,8 +56,9 @@ class Rotation(nn.Module):
         self.kind = kind
         self.head_dim = head_dim
         if kind == "lrpe":
-            self.theta = nn.Parameter(torch.empty(head_dim // 2))
-            self.register_buffer("reflection", torch.empty(head_dim))
+            dtype = accumulation_dtype(torch.get_default_dtype())
+            self.theta = nn.Parameter(torch.empty(head_dim // 2, dtype=dtype))
+            self.register_buffer("reflection", torch.empty(head_dim, dtype=dtype))
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -60,20 +67,32 @@ class Rotation(nn.Module):
             return
         with torch.no_grad():
             if not is_loaded(self.theta):
-                self.theta.copy_(rope_inverse_frequencies(self.head_dim))
+                self.theta.copy_(rope_inverse_frequencies(self.head_dim, dtype=self.theta.dtype))
             if not is_loaded(self.reflection):
                 self.reflection.normal_()
                 self.reflection /= self.reflection.norm()
 
-    def forward(self, device: torch.device) -> dict[str, Any]:
-        """The rotation as ops take it: the inverse frequencies [D/2], None for `none`, and LRPE's reflection [D].
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `half` and `bfloat16` do with each tensor: here they move it, and leave its precision alone."""
+
+        def precise(x: Tensor) -> Tensor:
+            applied = fn(x)
+            dtype = accumulation_dtype(applied.dtype)
+            return applied if applied.dtype == dtype else x.to(applied.device, dtype)
+
+        return super()._apply(precise, recurse)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        """The rotation of x as ops take it: inverse frequencies [D/2], None for `none`, and LRPE's reflection [D].
 
         Only a call reads the parameters: whoever keeps them elsewhere (accelerate, on a disk) brings them for it.
         """
         if self.kind == "lrpe":
             return {"inverse_frequencies": self.theta, "reflection": self.reflection}
         # Made where it is used: a copy from the host would keep a decode step out of a CUDA graph.
-        frequencies = rope_inverse_frequencies(self.head_dim, device) if self.kind == "rope" else None
+        frequencies = None
+        if self.kind == "rope":
+            frequencies = rope_inverse_frequencies(self.head_dim, x.device, accumulation_dtype(x.dtype))
         return {"inverse_frequencies": frequencies, "reflection": None}
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor, feature_map: str = "identity") -> tuple[Tensor, Tensor]:
@@ -81,7 +100,7 @@ class Rotation(nn.Module):
         if self.kind == "none":
             phi = feature_map_named(feature_map)
             return phi(q), phi(k)
-        return rotate(q, k, positions, feature_map=feature_map, **self(q.device))
+        return rotate(q, k, positions, feature_map=feature_map, **self(q))
 
 
 def token_positions(x: Tensor, length: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from transnormer.ops.shapes import accumulation_dtype
 
 
 def in_range(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in a dtype whose range sums over a sequence and exponentials do not leave: no float16."""
+    """The tensors in a dtype whose range exponentials and their sums do not leave: no float16."""
     return tuple(x.float() if x.dtype == torch.float16 else x for x in tensors)
 
 

@@ -17,6 +17,14 @@ XNORMS = ("none", "rms", "rms_gain", "layer", "batch", "head_rms")
 _EPSILON = 1e-6
 
 
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm in the dtype of its input, which may be float32 where the model is float16."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
+        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+
+
 class XNorm(nn.Module):
     """Join the heads [B, T, H, D] -> [B, T, H·D] and normalise.
 
@@ -35,22 +43,25 @@ class XNorm(nn.Module):
         if kind == "rms_gain":
             self.weight = nn.Parameter(torch.ones(hidden_size))
         elif kind == "layer":
-            self.layer = nn.LayerNorm(hidden_size)
+            self.layer = LayerNorm(hidden_size)
         elif kind == "batch":
             self.batch = BatchNorm(hidden_size)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask` [B, T] says which tokens count in the statistics of a batch; the other kinds need none."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """`mask` [B, T] says which tokens count in the statistics of a batch; the other kinds need none.
+
+        The result is rounded to `dtype`, by default that of x: NormAttention's sums come in float32 for float16.
+        """
         if self.kind == "head_rms":
-            return rms_norm(x, eps=_EPSILON).flatten(-2)
-        x = x.flatten(-2)
+            return rms_norm(x, eps=_EPSILON, dtype=dtype).flatten(-2)
+        x, dtype = x.flatten(-2), dtype or x.dtype
         if self.kind == "rms":
-            return rms_norm(x, eps=_EPSILON)
+            return rms_norm(x, eps=_EPSILON, dtype=dtype)
         if self.kind == "rms_gain":
-            return rms_norm(x, self.weight, eps=_EPSILON)
+            return rms_norm(x, self.weight, eps=_EPSILON, dtype=dtype)
         if self.kind == "batch":
-            return self.batch(x, mask)
-        return self.layer(x) if self.kind == "layer" else x
+            return self.batch(x, mask).to(dtype)
+        return (self.layer(x) if self.kind == "layer" else x).to(dtype)
 
     def folds_into(self, projection: nn.Module, dtype: torch.dtype) -> bool:
         """Whether `projected` should be given the square sums, and the norm becomes a scale after the projection.
@@ -61,11 +72,20 @@ class XNorm(nn.Module):
         return self.kind == "rms" and plain and dtype != torch.float16 and _folding_pays()
 
     def projected(
-        self, projection: nn.Module, x: Tensor, square_sums: Tensor | None = None, *, mask: Tensor | None
+        self,
+        projection: nn.Module,
+        x: Tensor,
+        square_sums: Tensor | None = None,
+        *,
+        dtype: torch.dtype,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """projection(XNorm(x)) of x [B, T, H, D]; with its `square_sums` [B, T, H] as s·(Wx) + b, s = 1/rms(x)."""
+        """projection(XNorm(x)) of x [B, T, H, D]; with its `square_sums` [B, T, H] as s·(Wx) + b, s = 1/rms(x).
+
+        `dtype` is that of the queries, keys and values, which the projection is given again.
+        """
         if square_sums is None:
-            return projection(self(x, mask))
+            return projection(self(x, mask, dtype))
         assert isinstance(projection, nn.Linear)
         x = x.flatten(-2)
         # Added head by head, the sums are part of the kernel that scales; as a reduction of their own they took 13 us.

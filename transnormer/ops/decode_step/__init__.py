@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.autocast import in_range_of_sums
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
@@ -34,7 +35,7 @@ def norm_decode_step(
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E].
+    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E], as float32 for float16.
 
     >>> import torch
     >>> q, k, v = (torch.randn(2, 1, 4, 16) for _ in range(3))
@@ -43,6 +44,7 @@ def norm_decode_step(
     torch.Size([2, 1, 4, 16])
     """
     phi = feature_map_named(feature_map)
+    q, k, v = (in_range_of_sums(x) for x in (q, k, v))
     batch, heads = _check("norm_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     if memory.shape != (batch, heads, q.shape[-1], v.shape[-1]):
         wanted = [batch, heads, q.shape[-1], v.shape[-1]]

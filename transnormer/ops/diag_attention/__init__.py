@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
 from transnormer.ops.shapes import (
@@ -15,6 +16,7 @@ from transnormer.ops.shapes import (
     check_dropout,
     check_no_tangents,
     check_qkv,
+    check_tensors,
     square_sums,
     zero_padding,
 )
@@ -73,13 +75,16 @@ def diag_attention(
 
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
-    The square sums Σo² [B, T, H], in float32, are what an RMSNorm over all heads divides by.
+    The square sums Σo² [B, T, H], in float32, are what an RMSNorm over all heads divides by. The dtype is that of a
+    matrix product: under autocast q, k and v are rounded to autocast's, and so is the result.
 
     >>> import torch
     >>> q, k, v = (torch.randn(2, 100, 4, 16) for _ in range(3))
     >>> tn.ops.diag_attention(q, k, v, causal=True, block_size=32).shape
     torch.Size([2, 100, 4, 16])
     """
+    check_tensors("diag_attention", q=q, k=k, v=v)
+    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     check_qkv("diag_attention", q, k, v, mask)
     if kind not in KINDS:
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
@@ -101,6 +106,7 @@ def diag_attention(
             square_sums=return_square_sums and not torch.is_grad_enabled(),
         )
     else:
+        q, k, v = (zero_padding(x, mask) for x in (q, k, v))  # a score of NaN stays one behind any mask
         out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
         out, sums = zero_padding(out, mask), None
     if not return_square_sums:

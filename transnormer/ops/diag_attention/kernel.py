@@ -11,7 +11,6 @@ import torch
 import triton
 from torch import Tensor
 
-from transnormer.ops.autocast import in_autocast_dtype, matmul_dtype
 from transnormer.ops.diag_attention.kernel_block import block_backward, block_forward
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
@@ -53,7 +52,7 @@ def why_not(
 def _shared_memory_needed(q: Tensor, v: Tensor, block_size: int) -> int:
     """What the backward takes of shared memory at most, as compiling it for several GPUs has shown."""
     d, e = power_of_two(q.shape[-1]), power_of_two(v.shape[-1])
-    return power_of_two(block_size) * (2 * (d + e) + max(d, e)) * matmul_dtype(q).itemsize
+    return power_of_two(block_size) * (2 * (d + e) + max(d, e)) * q.dtype.itemsize
 
 
 _LOG2_E = 1.4426950408889634
@@ -254,7 +253,7 @@ def diag_attention(
 
     Square sums, which have no gradient, are returned if asked for.
     """
-    q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
+    q, k, v = (near_rows(x) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
     out, squares = _op(q, k, v, as_mask_bytes(mask), seeds, dropout_p, causal, block_size, kind, square_sums)
     return out, squares if square_sums else None

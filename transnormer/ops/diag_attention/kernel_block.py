@@ -108,9 +108,9 @@ def block_forward(
     for head in range(begin, begin + heads):
         q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
         v_base, o_base = V + batch * v_b + head * v_h + first * v_t, O + batch * o_b + head * o_h + first * o_t
-        q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
-        k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, UNMASKED, "")
-        v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, UNMASKED, "")
+        q = load_tile(q_base, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
+        k = load_tile(k_base, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
+        v = load_tile(v_base, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
         if ROTATED:
             q = rotated_in_place(q, d, cos, sin, reflection, D, BD, REFLECTED)
             k = rotated_in_place(k, d, cos, sin, reflection, D, BD, REFLECTED)
@@ -139,10 +139,10 @@ def block_backward(
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
     v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t
-    q = load_tile(q_base, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
-    k = load_tile(k_base, tile_offsets(local, d, k_t), d, inside, D, UNMASKED, "")
-    v = load_tile(v_base, tile_offsets(local, e, v_t), e, inside, E, UNMASKED, "")
-    do = load_tile(o_base, tile_offsets(local, e, o_t), e, inside, E, UNMASKED, "")
+    q = load_tile(q_base, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
+    k = load_tile(k_base, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
+    v = load_tile(v_base, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
+    do = load_tile(o_base, tile_offsets(local, e, o_t), e, real, E, UNMASKED, "")
 
     ALL: tl.constexpr = UNMASKED and not CAUSAL
     # Queries down, keys across: gives dq.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transnormer.ops.shapes import zero_padding
+
 
 def diag_attention_reference(
     q: Tensor,
@@ -17,6 +19,7 @@ def diag_attention_reference(
     mask: Tensor | None = None,
 ) -> Tensor:
     """Weights f(q_t·k_s/√D) over the real s in the block of t (and s ≤ t when causal); f is softmax or ReLU."""
+    q, k, v = (zero_padding(x, mask) for x in (q, k, v))
     scores = torch.einsum("bthd,bshd->bhts", q, k) * q.shape[-1] ** -0.5
     position = torch.arange(q.shape[1], device=q.device)
     visible = position[:, None] // block_size == position[None, :] // block_size

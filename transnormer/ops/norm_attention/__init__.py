@@ -1,6 +1,7 @@
 """NormAttention without its norm: φ(Q)(φ(K)ᵀV), no denominator, linear in T (paper, section 4.1).
 
-The XNorm that follows lives in the mixer: it runs over all heads, which an op on single heads does not see.
+The result is not normalised and grows with T: it wants a norm behind it. XNorm lives in the mixer, because it runs over
+all heads; `ops.normed_attention` is both in one call.
 """
 
 from __future__ import annotations
@@ -9,12 +10,19 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
-from transnormer.ops.autocast import without_autocast
+from transnormer.ops.autocast import in_range_of_sums, without_autocast
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
-from transnormer.ops.shapes import accumulation_dtype, check_no_tangents, check_qkv, square_sums, zero_padding
+from transnormer.ops.shapes import (
+    accumulation_dtype,
+    check_no_tangents,
+    check_qkv,
+    check_tensors,
+    square_sums,
+    zero_padding,
+)
 
 _KERNEL = load_kernel("norm_attention")
 
@@ -34,6 +42,12 @@ def norm_attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """φ(Q)(φ(K)ᵀV) for q, k [B, T, H, D] and v [B, T, H, E]; returns [B, T, H, E], then what else was asked for.
 
+    The result is not normalised: its size grows with the number of tokens, to thousands at T = 4,000. Take
+    `normed_attention` for the result that layers can use, or follow this by `rms_norm` over all heads.
+
+    The dtype is that of a matrix product: under autocast q, k and v are rounded to autocast's, and so is the result.
+    float16 alone is computed and returned as float32, because such sums leave its range (65,504).
+
     `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
     is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
     The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over all heads divides by.
@@ -44,39 +58,51 @@ def norm_attention(
     >>> far.shape, state.shape
     (torch.Size([2, 100, 4, 16]), torch.Size([2, 4, 16, 16]))
     """
+    check_tensors("norm_attention", q=q, k=k, v=v)
+    q, k, v = (in_range_of_sums(x) for x in (q, k, v))
     check_qkv("norm_attention", q, k, v, mask)
-    phi = feature_map_named(feature_map)
+    feature_map_named(feature_map)
     if state is not None:
         expected = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
         if tuple(state.shape) != expected:
             raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
-    choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
-    if choice.backend == "triton":
-        assert _KERNEL is not None
-        check_no_tangents("norm_attention", q, k, v, state)
-        out, new_state, sums = _KERNEL.norm_attention(
-            q,
-            k,
-            v,
-            causal=causal,
-            feature_map=feature_map,
-            mask=mask,
-            state=state,
-            square_sums=return_square_sums and not torch.is_grad_enabled(),
-        )
-    else:
-        q, k = phi(q), zero_padding(phi(k), mask)
-        if not causal:
-            attend = bidirectional_attention
+    with without_autocast(q.device):  # which would round float32 sums back to half precision
+        choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
+        if choice.backend == "triton":
+            assert _KERNEL is not None
+            check_no_tangents("norm_attention", q, k, v, state)
+            out, new_state, sums = _KERNEL.norm_attention(
+                q,
+                k,
+                v,
+                causal=causal,
+                feature_map=feature_map,
+                mask=mask,
+                state=state,
+                square_sums=return_square_sums and not torch.is_grad_enabled(),
+            )
         else:
-            attend = attention_step if q.shape[1] == 1 else causal_attention
-        # Autocast would round the float32 sums back to half precision.
-        with without_autocast(q.device):
-            out, new_state = attend(q, k, v, state)
-        out, sums = zero_padding(out, mask), None
+            out, new_state = _attended(q, k, v, causal, feature_map, mask, state)
+            sums = None
     if return_square_sums and sums is None:
         sums = square_sums(out)
     asked = (*([new_state] if return_state else []), *([sums] if return_square_sums else []))
     return (out, *asked) if asked else out
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, feature_map: str, mask: Tensor | None, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The output and the new state, in plain PyTorch."""
+    phi = feature_map_named(feature_map)
+    # Before φ for what a padded token may hold, and after it because φ(0) is a feature, too.
+    q, k, v = (zero_padding(x, mask) for x in (q, k, v))
+    q, k = phi(q), zero_padding(phi(k), mask)
+    if not causal:
+        attend = bidirectional_attention
+    else:
+        attend = attention_step if q.shape[1] == 1 else causal_attention
+    out, new_state = attend(q, k, v, state)
+    return zero_padding(out, mask), new_state

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
@@ -235,7 +234,7 @@ def norm_attention(
             square_sums=square_sums,
         )
         return out[..., :width], memory[..., :width], squares
-    q, k, v = (near_rows(in_autocast_dtype(x)) for x in (q, k, v))
+    q, k, v = (near_rows(x) for x in (q, k, v))
     mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
 
     def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -50,7 +50,7 @@ def full_forward(
         _, cos, sin, reflection = angles_of(POSITIONS, FREQS, REFLECTION, at, inside, D, BD, REFLECTED, UNMASKED)
     begin = tl.program_id(2).to(tl.int64) * heads
     for head in range(begin, begin + heads):
-        q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
+        q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
         state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
         if ROTATED:
             q = rotated(q, d, cos, sin, reflection, D, BD, PHI, REFLECTED).to(q.dtype)
@@ -79,16 +79,15 @@ def full_backward(
     dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
 
     do_row = DO + batch * o_b + head * o_h + row * o_t
-    do = load_tile(do_row, tile_offsets(local, e, o_t), e, inside, E, UNMASKED, "")
-    do = keep(do, real, HAS_MASK)
+    do = load_tile(do_row, tile_offsets(local, e, o_t), e, real, E, UNMASKED, "")
     state = load_state(STATE + at, d[:, None], e[None, :], D, E)
-    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, inside, D, UNMASKED, "")
+    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
     dq = tl.dot(do, tl.trans(state), input_precision="ieee") * phi_slope(q, PHI)
     store_tile(DQ + dq_row, dq_at, d, inside, D, dq, UNMASKED)
 
     dstate = load_state(DSTATE + at, d[:, None], e[None, :], D, E)
-    k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, inside, D, UNMASKED, "")
-    v = load_tile(V + batch * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, inside, E, UNMASKED, "")
+    k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
+    v = load_tile(V + batch * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
     dk = tl.dot(v, tl.trans(dstate), input_precision="ieee") * phi_slope(k_raw, PHI)
     store_tile(DK + dq_row, dq_at, d, inside, D, keep(dk, real, HAS_MASK), UNMASKED)
 

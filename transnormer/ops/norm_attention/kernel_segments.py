@@ -32,11 +32,11 @@ def segment_sums(
         chunk = last - step if REVERSED else first + step
         row = (chunk * C).to(tl.int64)
         _, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-        x = load_tile(X + batch * x_b + head * x_h + row * x_t, x_at, d, inside, D, UNMASKED, "evict_last")
+        x = load_tile(X + batch * x_b + head * x_h + row * x_t, x_at, d, real, D, UNMASKED, "evict_last")
         at = batch * p_b + (row + local) * p_t
         x = mapped(x, d, POSITIONS, FREQS, REFLECTION, at, inside, D, BD, PHI, ROTATED, REFLECTED, UNMASKED)
         x = keep(x, real, not UNMASKED)
-        y = load_tile(Y + batch * y_b + head * y_h + row * y_t, y_at, e, inside, E, UNMASKED, "")
+        y = load_tile(Y + batch * y_b + head * y_h + row * y_t, y_at, e, real, E, UNMASKED, "")
         total_t = tl.dot(tl.trans(y), x, total_t, input_precision="ieee")
     store_state(SUMS + ((batch * H + head) * P + segment) * D * E, d[None, :], e[:, None], D, E, total_t)
 

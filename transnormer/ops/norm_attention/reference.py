@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.shapes import zero_padding
 
 
 def norm_attention_reference(
@@ -20,6 +21,7 @@ def norm_attention_reference(
 ) -> tuple[Tensor, Tensor]:
     """o_t = Σ_s φ(q_t)·φ(k_s) v_s over the visible real s, plus φ(q_t) times the carried state; and the new state."""
     phi = feature_map_named(feature_map)
+    q, k, v = (zero_padding(x, mask) for x in (q, k, v))
     features_q, features_k = phi(q), phi(k)
     length = q.shape[1]
     scores = torch.einsum("bthd,bshd->bhts", features_q, features_k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -48,7 +49,7 @@ def rotate(
         )
         return results
     # Positions reach tens of thousands: their angles need float32 even where everything else is bfloat16.
-    precise = accumulation_dtype(inverse_frequencies.dtype)
+    precise = accumulation_dtype(torch.promote_types(q.dtype, inverse_frequencies.dtype))
     angles = positions[..., None].to(precise) * inverse_frequencies.to(precise)
     angles = angles.unsqueeze(-2)  # the same for all heads
     cos, sin = angles.cos(), angles.sin()

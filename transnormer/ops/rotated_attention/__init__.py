@@ -8,12 +8,14 @@ reads them, and never lie in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.ops.autocast import in_autocast_dtype, in_range_of_sums, without_autocast
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
@@ -77,6 +79,7 @@ def rotated_attention(
     >>> tn.ops.rotated_attention(qkv, torch.arange(100), frequencies, kind="softmax", causal=True).out.shape
     torch.Size([2, 100, 4, 16])
     """
+    qkv = _in_dtype(qkv, in_range_of_sums if kind == "norm" else in_autocast_dtype)
     q, k, v = _checked(qkv, positions, kind, inverse_frequencies, reflection, mask, block_size, dropout_p)
     phi = feature_map_named(feature_map)
     carries = state is not None or return_state
@@ -84,7 +87,9 @@ def rotated_attention(
         raise ConfigError(f"rotated_attention: kind '{kind}' carries no state", "NormAttention does: kind='norm'")
     if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries:
         call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
-        if choose("rotated_attention", _KERNEL, backend, qkv.device, **call).backend == "triton":
+        with without_autocast(qkv.device):  # what is float32 by now stays it
+            choice = choose("rotated_attention", _KERNEL, backend, qkv.device, **call)
+        if choice.backend == "triton":
             assert _KERNEL is not None
             check_no_tangents("rotated_attention", qkv, inverse_frequencies)
             out, sums = _KERNEL.rotated_attention(
@@ -120,6 +125,14 @@ def rotated_attention(
         results = diag_attention(q, k, v, block_size=block_size, kind=kind, dropout_p=dropout_p, **options)
     out, *rest = results if isinstance(results, tuple) else (results,)
     return Attended(out, rest[0] if return_state else None, rest[-1] if return_square_sums else None)
+
+
+def _in_dtype(qkv: QKV, convert: Callable[[Tensor], Tensor]) -> QKV:
+    """Queries, keys and values in the dtype that the attention computes in."""
+    if isinstance(qkv, tuple):
+        q, k, v = (convert(x) for x in qkv)
+        return q, k, v
+    return convert(qkv)
 
 
 def _checked(

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import as_mask_bytes, empty_square_sums, kernel_op, near_rows
@@ -175,7 +174,7 @@ def rotated_attention(
     square_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The kernels behind `transnormer.ops.rotated_attention`; the arguments have been checked there."""
-    qkv = near_rows(in_autocast_dtype(qkv))
+    qkv = near_rows(qkv)
     reflection = None if reflection is None else reflection.float().contiguous()
     seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None
     size = qkv.numel() * qkv.element_size()  # `nbytes` is no symbol to a compiler
