@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, overload
 
 import torch
@@ -11,6 +12,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
+from transnormer.ops.packed import checked_cu_seqlens, sequences
 from transnormer.ops.shapes import (
     check_block_size,
     check_dropout,
@@ -36,6 +38,7 @@ def diag_attention(
     block_size: int = ...,
     kind: str = ...,
     mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
     dropout_p: float = ...,
     return_square_sums: Literal[False] = ...,
     backend: str | None = ...,
@@ -52,6 +55,7 @@ def diag_attention(
     block_size: int = ...,
     kind: str = ...,
     mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ...,
     dropout_p: float = ...,
     return_square_sums: bool,
     backend: str | None = ...,
@@ -67,6 +71,7 @@ def diag_attention(
     block_size: int = 64,
     kind: str = "softmax",
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     dropout_p: float = 0.0,
     return_square_sums: bool = False,
     backend: str | None = None,
@@ -75,6 +80,7 @@ def diag_attention(
 
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
+    `cu_seqlens` [N + 1]: the one row (B = 1) is N sequences, packed; blocks start anew with each of them.
     The square sums Σo² [B, T, H], in float32, are what an RMSNorm over all heads divides by. The dtype is that of a
     matrix product: under autocast q, k and v are rounded to autocast's, and so is the result.
 
@@ -90,6 +96,8 @@ def diag_attention(
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     check_block_size("diag_attention", block_size)
     check_dropout("diag_attention", dropout_p)
+    if cu_seqlens is not None:
+        cu_seqlens = checked_cu_seqlens("diag_attention", cu_seqlens, q, mask)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None
@@ -102,12 +110,19 @@ def diag_attention(
             block_size=block_size,
             kind=kind,
             mask=mask,
+            cu_seqlens=cu_seqlens,
             dropout_p=dropout_p,
             square_sums=return_square_sums and not torch.is_grad_enabled(),
         )
     else:
         q, k, v = (zero_padding(x, mask) for x in (q, k, v))  # a score of NaN stays one behind any mask
-        out = block_attention(q, k, v, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p)
+        attend = partial(
+            block_attention, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p
+        )
+        if cu_seqlens is None:
+            out = attend(q, k, v)
+        else:
+            out = torch.cat([attend(*sequence) for sequence in sequences(cu_seqlens, q, k, v)], dim=1)
         out, sums = zero_padding(out, mask), None
     if not return_square_sums:
         return out

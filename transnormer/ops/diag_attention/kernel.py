@@ -24,6 +24,7 @@ from transnormer.ops.kernels.launch import (
 )
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import shared_memory_bytes
+from transnormer.ops.packed import blocks_of
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -58,7 +59,9 @@ def _shared_memory_needed(q: Tensor, v: Tensor, block_size: int) -> int:
 _LOG2_E = 1.4426950408889634
 
 
-def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool) -> dict[str, Any]:
+def _options(
+    q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool, packed: bool
+) -> dict[str, Any]:
     """Compile-time constants of a launch, and the scale of the scores (softmax is taken in base 2)."""
     length, d, e = q.shape[1], q.shape[3], v.shape[3]
     tile, bd, be = power_of_two(min(block_size, length)), power_of_two(d), power_of_two(e)
@@ -72,8 +75,9 @@ def _options(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: s
         "CAUSAL": causal,
         "RELA": kind == "rela",
         "HAS_MASK": mask is not None,
+        "PACKED": packed,
         # Tiles that hold real tokens only need no masks.
-        "UNMASKED": mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
+        "UNMASKED": not packed and mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
         "num_warps": _warps(tile, max(bd, be)),
         "num_stages": 1,
     }
@@ -114,8 +118,12 @@ def _dropout(seeds: Tensor | None, dropout_p: float) -> tuple[Tensor | None, int
     return seeds, min(int(dropout_p * 2**32), 2**32 - 1), 1 / (1 - dropout_p)
 
 
-def _grid(q: Tensor, block_size: int) -> tuple[int, int, int]:
-    return triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2]
+def _blocks(q: Tensor, cu_seqlens: Tensor | None, block_size: int) -> tuple[Tensor | None, tuple[int, int, int]]:
+    """The blocks of packed sequences, and the grid: a program for each block."""
+    if cu_seqlens is None:
+        return None, (triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2])
+    blocks = blocks_of(cu_seqlens, q.shape[1], block_size)
+    return blocks, (blocks.shape[0], 1, q.shape[2])
 
 
 @kernel_op("transnormer::diag_attention")
@@ -124,6 +132,7 @@ def _op(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
     causal: bool,
@@ -132,7 +141,7 @@ def _op(
     squared: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output, and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NO_ROTATION)
+    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NO_ROTATION, cu_seqlens)
 
 
 def attended(
@@ -147,17 +156,18 @@ def attended(
     kind: str,
     squared: bool,
     rotation: Rotation,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `_op`, of queries and keys that may have to be rotated."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
-    options = _options(q, v, mask, block_size, kind, causal)
+    options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
     registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
-    blocks, batch, heads = _grid(q, block_size)
+    table, (blocks, batch, heads) = _blocks(q, cu_seqlens, block_size)
     together = rotation.heads_per_program(heads, blocks * batch)
     block_forward[blocks, batch, heads // together](
-        q, k, v, out, squares, mask, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads, together,
+        q, k, v, out, squares, mask, table, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads, together,
         _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         0 if mask is None else mask.stride(0), **options, **rotation.options(), SQUARED=squared,
         DROPS=seeds is not None,
@@ -178,6 +188,7 @@ def _backward_op(
     v: Tensor,
     do: Tensor,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
     causal: bool,
@@ -185,7 +196,7 @@ def _backward_op(
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = empty_gradients(q, v)
-    backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind)
+    backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind, cu_seqlens)
     return gradients
 
 
@@ -201,13 +212,15 @@ def backward_into(
     causal: bool,
     block_size: int,
     kind: str,
+    cu_seqlens: Tensor | None = None,
 ) -> None:
     """Fill the gradients of q, k and v, of which the first two have the same strides."""
     dq, dk, dv = gradients
     do = near_rows(do)
-    options = _options(q, v, mask, block_size, kind, causal)
-    block_backward[_grid(q, block_size)](
-        q, k, v, do, dq, dk, dv, mask, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
+    options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
+    table, grid = _blocks(q, cu_seqlens, block_size)
+    block_backward[grid](
+        q, k, v, do, dq, dk, dv, mask, table, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
         0 if mask is None else mask.stride(0),
         **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), DROPS=seeds is not None,
@@ -228,10 +241,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, do: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if do is None:
-        return (None,) * 10
-    q, k, v, mask, seeds = ctx.saved_tensors
-    gradients = _backward_op(q, k, v, do, mask, seeds, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind)
-    return (*gradients, None, None, None, None, None, None, None)
+        return (None,) * 11
+    q, k, v, mask, cu_seqlens, seeds = ctx.saved_tensors
+    gradients = _backward_op(q, k, v, do, mask, cu_seqlens, seeds, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind)
+    return *gradients, *(None,) * 8
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -246,6 +259,7 @@ def diag_attention(
     block_size: int,
     kind: str,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     dropout_p: float,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
@@ -255,5 +269,6 @@ def diag_attention(
     """
     q, k, v = (near_rows(x) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
-    out, squares = _op(q, k, v, as_mask_bytes(mask), seeds, dropout_p, causal, block_size, kind, square_sums)
+    mask = as_mask_bytes(mask)
+    out, squares = _op(q, k, v, mask, cu_seqlens, seeds, dropout_p, causal, block_size, kind, square_sums)
     return out, squares if square_sums else None

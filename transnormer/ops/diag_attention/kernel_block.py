@@ -67,10 +67,16 @@ def _kept(SEEDS, pair, first_row, queries, keys, threshold, BW: tl.constexpr):
 
 
 @triton.jit
-def _block(T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr):
+def _block(
+    BLOCKS, T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr, PACKED: tl.constexpr
+):
     """This program's block: its first row, the rows counted from there, which exist, and which hold a real token."""
     local = tl.arange(0, BW)
-    first = tl.program_id(0).to(tl.int64) * W
+    if PACKED:
+        block = BLOCKS + tl.program_id(0).to(tl.int64) * 3
+        first, T = tl.load(block + 1), tl.load(block + 2)
+    else:
+        first = tl.program_id(0).to(tl.int64) * W
     inside = (local < W) & (first + local < T)
     real = inside
     if HAS_MASK:
@@ -90,15 +96,15 @@ def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, UNMAS
 
 @triton.jit
 def block_forward(
-    Q, K, V, O, SQUARES, MASK, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, H, heads, scale,
+    Q, K, V, O, SQUARES, MASK, BLOCKS, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, H, heads, scale,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
     UNMASKED: tl.constexpr, ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
     """A block in so many `heads`. ROTATED: queries and keys are rotated first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
-    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    first, local, inside, real = _block(BLOCKS, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, UNMASKED)
     if ROTATED:
@@ -129,13 +135,13 @@ def block_forward(
 
 @triton.jit
 def block_backward(
-    Q, K, V, DO, DQ, DK, DV, MASK, SEEDS, threshold, keep_scale, T, scale, slope,
+    Q, K, V, DO, DQ, DK, DV, MASK, BLOCKS, SEEDS, threshold, keep_scale, T, scale, slope,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, DROPS: tl.constexpr, UNMASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, DROPS: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    first, local, inside, real = _block(T, W, BW, MASK, mask_b, HAS_MASK)
+    first, local, inside, real = _block(BLOCKS, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
     v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t

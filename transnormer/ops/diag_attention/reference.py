@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transnormer.ops.packed import sequence_of_tokens
 from transnormer.ops.shapes import zero_padding
 
 
@@ -17,12 +18,17 @@ def diag_attention_reference(
     block_size: int = 64,
     kind: str = "softmax",
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Weights f(q_t·k_s/√D) over the real s in the block of t (and s ≤ t when causal); f is softmax or ReLU."""
     q, k, v = (zero_padding(x, mask) for x in (q, k, v))
     scores = torch.einsum("bthd,bshd->bhts", q, k) * q.shape[-1] ** -0.5
     position = torch.arange(q.shape[1], device=q.device)
-    visible = position[:, None] // block_size == position[None, :] // block_size
+    same_sequence = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device)
+    if cu_seqlens is not None:
+        sequence = sequence_of_tokens(cu_seqlens, q.shape[1])
+        same_sequence, position = sequence[:, None] == sequence[None, :], position - cu_seqlens[sequence]
+    visible = same_sequence & (position[:, None] // block_size == position[None, :] // block_size)
     if causal:
         visible = visible & (position[:, None] >= position[None, :])
     real = torch.ones(q.shape[:2], dtype=torch.bool, device=q.device) if mask is None else mask.bool()

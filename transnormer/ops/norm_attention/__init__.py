@@ -15,6 +15,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
+from transnormer.ops.packed import checked_cu_seqlens, sequences
 from transnormer.ops.shapes import (
     accumulation_dtype,
     check_no_tangents,
@@ -35,6 +36,7 @@ def norm_attention(
     causal: bool,
     feature_map: str = "1+elu",
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     state: Tensor | None = None,
     return_state: bool = False,
     return_square_sums: bool = False,
@@ -50,6 +52,7 @@ def norm_attention(
 
     `mask` [B, T] (1 = real): a padded key never contributes, a padded position's output is zero. `state` [B, H, D, E]
     is Σφ(k)vᵀ over the tokens before these, in float32 (float64 for float64 inputs); the returned one includes them.
+    `cu_seqlens` [N + 1]: the one row (B = 1) is N sequences, packed; none sees another, and states are [N, H, D, E].
     The square sums Σo² [B, T, H], in the dtype of the state, are what an RMSNorm over all heads divides by.
 
     >>> import torch
@@ -62,12 +65,16 @@ def norm_attention(
     q, k, v = (in_range_of_sums(x) for x in (q, k, v))
     check_qkv("norm_attention", q, k, v, mask)
     feature_map_named(feature_map)
+    if cu_seqlens is not None:
+        cu_seqlens = checked_cu_seqlens("norm_attention", cu_seqlens, q, mask)
     if state is not None:
-        expected = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
+        count = q.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+        expected = (count, q.shape[2], q.shape[3], v.shape[3])
         if tuple(state.shape) != expected:
             raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
+    sums = None
     with without_autocast(q.device):  # which would round float32 sums back to half precision
         choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
         if choice.backend == "triton":
@@ -80,12 +87,21 @@ def norm_attention(
                 causal=causal,
                 feature_map=feature_map,
                 mask=mask,
+                cu_seqlens=cu_seqlens,
                 state=state,
                 square_sums=return_square_sums and not torch.is_grad_enabled(),
             )
-        else:
+        elif cu_seqlens is None:
             out, new_state = _attended(q, k, v, causal, feature_map, mask, state)
-            sums = None
+        else:
+            states = [None] * (len(cu_seqlens) - 1) if state is None else state.split(1)
+            results = [
+                _attended(*sequence, causal, feature_map, None, carried)
+                for sequence, carried in zip(sequences(cu_seqlens, q, k, v), states, strict=True)
+            ]
+            out, new_state = (
+                torch.cat(parts, dim) for parts, dim in zip(zip(*results, strict=True), (1, 0), strict=True)
+            )
     if return_square_sums and sums is None:
         sums = square_sums(out)
     asked = (*([new_state] if return_state else []), *([sums] if return_square_sums else []))

@@ -34,7 +34,7 @@ from transnormer.ops.norm_attention.kernel_causal import (
     causal_forward,
 )
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
-from transnormer.ops.norm_attention.kernel_plan import Plan, strides_of
+from transnormer.ops.norm_attention.kernel_plan import Plan
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
@@ -51,10 +51,18 @@ def why_not(*, device: str, q: Tensor | None = None, v: Tensor | None = None, **
 
 @kernel_op("transnormer::norm_attention")
 def _op(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: Tensor | None, causal: bool, phi: int, squared: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    state: Tensor | None,
+    causal: bool,
+    phi: int,
+    squared: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, boundary states of the segments (the last is the final one), and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION)
+    return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION, cu_seqlens)
 
 
 def attended(
@@ -67,18 +75,19 @@ def attended(
     phi: int,
     squared: bool,
     rotation: Rotation,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `_op`; a bidirectional attention may rotate φ(q) and φ(k) as it reads them."""
-    plan = Plan(q, v, mask, causal, phi)
+    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
     if not causal:
         total, rounded, _ = plan.total(k, v, mask, state, rotation=rotation)
-        chunks, batch, heads = plan.grid_of_chunks()
+        blocks, (chunks, batch, heads) = plan.chunks()
         together = rotation.heads_per_program(heads, chunks * batch)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
         launch(full_forward, (chunks, batch, heads // together))(
-            q, rounded, out, squares, mask, *rotation.arguments(), plan.length, together, *strides_of(q, out),
+            q, rounded, out, squares, mask, blocks, *rotation.arguments(), plan.length, together, *plan.strides(q, out),
             plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **rotation.options(), SQUARED=squared,
             UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
@@ -88,8 +97,8 @@ def attended(
     for step in plan.launches():
         starts_at_zero = plan.in_sequence and step.segment == 0 and state is None
         launch(causal_forward, plan.grid())(
-            q, k, v, out, squares, boundaries[:, :, step.offset :], mask, *plan.scan(plan.forward_chunk, step.tokens),
-            step.segment, *strides_of(q, k, v, out), *plan.last, **plan.forward_tiles(),
+            q, k, v, out, squares, boundaries[:, :, step.offset :], mask, cu_seqlens,
+            *plan.scan(plan.forward_chunk, step.tokens), step.segment, *plan.strides(q, k, v, out), *plan.last, **plan.forward_tiles(),
             STARTS_AT_ZERO=starts_at_zero, WRITES_END=plan.in_sequence, SQUARED=squared,
         )  # fmt: skip
     return out, boundaries, squares
@@ -97,8 +106,8 @@ def attended(
 
 @_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
-    _, causal, phi, squared = call
-    plan = Plan(q, v, mask, causal, phi)
+    cu_seqlens, _, causal, phi, squared = call
+    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     return out, plan.states(q, plan.segments + 1 if causal else 1), empty_square_sums(v, squared)
 
@@ -112,13 +121,14 @@ def _backward_op(
     dfinal: Tensor | None,
     boundaries: Tensor,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     carried: bool,
     causal: bool,
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the boundary states, of which the first is the initial state."""
     gradients = empty_gradients(q, v)
-    dstates = backward_into(gradients, q, k, v, do, dfinal, boundaries, mask, carried, causal, phi)
+    dstates = backward_into(gradients, q, k, v, do, dfinal, boundaries, mask, carried, causal, phi, cu_seqlens)
     return *gradients, dstates
 
 
@@ -134,15 +144,17 @@ def backward_into(
     carried: bool,
     causal: bool,
     phi: int,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Fill the gradients of q, k and v, of which the first two have the same strides; returns those of the states."""
     dq, dk, dv = gradients
-    plan = Plan(q, v, mask, causal, phi)
+    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
     do = near_rows(do)
     if not causal:
         dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=boundaries)
-        launch(full_backward, plan.grid_of_chunks())(
-            q, k, v, do, dq, dk, dv, rounded, drounded, mask, plan.length, *strides_of(q, k, v, do, dq, dv),
+        blocks, grid = plan.chunks()
+        launch(full_backward, grid)(
+            q, k, v, do, dq, dk, dv, rounded, drounded, mask, blocks, plan.length, *plan.strides(q, k, v, do, dq, dv),
             plan.mask_stride, plan.heads, **plan.tiles, UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return dtotal
@@ -155,7 +167,7 @@ def backward_into(
         for step in (last, *before):
             launch(causal_backward, plan.grid())(
                 q, k, v, do, dq, dk, dv, boundaries[:, :, step.offset :], dboundaries[:, :, step.offset :], mask,
-                *plan.scan(plan.chunk, step.tokens), step.segment, *strides_of(q, k, v, do, dq, dv), *plan.last,
+                cu_seqlens, *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv), *plan.last,
                 **plan.tiles, ENDS_AT_ZERO=ends_at_zero and step is last, WRITES_START=plan.in_sequence,
                 UNMASKED=plan.unmasked(plan.chunk), SAME_STRIDES=same_strides,
             )  # fmt: skip
@@ -163,15 +175,15 @@ def backward_into(
     scan = plan.scan(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, boundaries, mask, *scan, *strides_of(q, k, v, do, dq), *plan.last, **plan.sizes, **by_d,
+        q, k, v, do, dq, boundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes, **by_d,
         BE=plan.be, STARTS_AT_ZERO=plan.in_sequence and not carried,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dboundaries, mask, *scan, *strides_of(q, k, v, do, dk), *plan.last, **plan.sizes, **by_d,
+        q, k, v, do, dk, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes, **by_d,
         BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dboundaries, mask, *scan, *strides_of(q, k, do, dv), *plan.last, **plan.sizes, **by_e,
+        q, k, do, dv, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes, **by_e,
         BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_sequence,
     )  # fmt: skip
     return dboundaries
@@ -179,25 +191,27 @@ def backward_into(
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, boundaries, _mask, _carried, _causal, _phi = call
+    *_, boundaries, _mask, _cu_seqlens, _carried, _causal, _phi = call
     return *empty_gradients(q, v), torch.empty_like(boundaries)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, mask, state, ctx.causal, ctx.phi, _ = inputs
+    q, k, v, mask, cu_seqlens, state, ctx.causal, ctx.phi, _ = inputs
     ctx.carried = state is not None
-    ctx.save_for_backward(q, k, v, mask, output[1])
+    ctx.save_for_backward(q, k, v, mask, cu_seqlens, output[1])
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, do: Tensor | None, dboundaries: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, boundaries = ctx.saved_tensors
+    q, k, v, mask, cu_seqlens, boundaries = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
     dfinal = None if dboundaries is None else dboundaries[:, :, -1].contiguous()
-    dq, dk, dv, dstates = _backward_op(q, k, v, do, dfinal, boundaries, mask, ctx.carried, ctx.causal, ctx.phi)
-    return dq, dk, dv, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
+    dq, dk, dv, dstates = _backward_op(
+        q, k, v, do, dfinal, boundaries, mask, cu_seqlens, ctx.carried, ctx.causal, ctx.phi
+    )
+    return dq, dk, dv, None, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -211,14 +225,17 @@ def norm_attention(
     causal: bool,
     feature_map: str,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     state: Tensor | None,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there.
 
     Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over blocks of features, and the columns of v
-    know nothing of each other. Square sums, which have no gradient, are returned of single blocks if asked for.
+    know nothing of each other. Square sums, which have no gradient, are returned of single blocks if asked for, but
+    not of packed sequences.
     """
+    square_sums = square_sums and cu_seqlens is None
     width = v.shape[3]
     if width % _ALIGNED and width < _WIDEST_PADDED:
         spare = (0, -width % (2 * _ALIGNED))
@@ -230,6 +247,7 @@ def norm_attention(
             causal=causal,
             feature_map=feature_map,
             mask=mask,
+            cu_seqlens=cu_seqlens,
             state=state,
             square_sums=square_sums,
         )
@@ -239,7 +257,7 @@ def norm_attention(
 
     def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()
-        out, boundaries, squares = _op(q[..., d], k[..., d], v[..., e], mask, start, causal, code, squared)
+        out, boundaries, squares = _op(q[..., d], k[..., d], v[..., e], mask, cu_seqlens, start, causal, code, squared)
         return out, boundaries[:, :, -1], squares if squared else None
 
     features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])

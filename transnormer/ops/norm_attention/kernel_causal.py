@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from transnormer.ops.kernels.feature_maps import phi, phi_slope
+from transnormer.ops.kernels.packed import sequence_rows
 from transnormer.ops.kernels.tiles import load_state, load_tile, store_state, store_tile, tile_offsets
 from transnormer.ops.norm_attention.kernel_chunks import (
     chunk_rows,
@@ -25,15 +26,17 @@ from transnormer.ops.norm_attention.kernel_chunks import (
 
 @triton.jit(do_not_specialize=["first_segment"])
 def causal_forward(
-    Q, K, V, O, SQUARES, BOUNDS, MASK, T, chunks, chunks_per_segment, first_segment,
+    Q, K, V, O, SQUARES, BOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment, first_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
     SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S."""
     segment = first_segment + tl.program_id(0)
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    origin, T = sequence_rows(CU_SEQLENS, batch, T, PACKED)
+    chunks = tl.cdiv(T, C) if PACKED else chunks
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
     squares = SQUARES + (batch * H + head) * T if SQUARED else SQUARES
@@ -48,8 +51,8 @@ def causal_forward(
     row = (first * C).to(tl.int64)
     q_at, k_at = tile_offsets(local, d, q_t), tile_offsets(local, d, k_t)
     v_at, o_at = tile_offsets(local, e, v_t), tile_offsets(local, e, o_t)
-    q_base, k_base = Q + batch * q_b + head * q_h + row * q_t, K + batch * k_b + head * k_h + row * k_t
-    v_base, o_base = V + batch * v_b + head * v_h + row * v_t, O + batch * o_b + head * o_h + row * o_t
+    q_base, k_base = Q + origin * q_b + head * q_h + row * q_t, K + origin * k_b + head * k_h + row * k_t
+    v_base, o_base = V + origin * v_b + head * v_h + row * v_t, O + origin * o_b + head * o_h + row * o_t
     for chunk in range(first, min((segment + 1) * chunks_per_segment, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
         q = phi(load_tile(q_base, q_at, d, real, D, UNMASKED, "evict_first"), d, PHI, D, D < BD)
@@ -76,11 +79,11 @@ def causal_forward(
 
 @triton.jit(do_not_specialize=["first_segment"])
 def causal_backward(
-    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, T, chunks, chunks_per_segment, first_segment,
+    Q, K, V, DO, DQ, DK, DV, BOUNDS, DBOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment, first_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
     UNMASKED: tl.constexpr, SAME_STRIDES: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one scan backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
@@ -94,6 +97,8 @@ def causal_backward(
         dv_b, dv_t, dv_h = dq_b, dq_t, dq_h
     segment = first_segment + tl.program_id(0)
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    origin, T = sequence_rows(CU_SEQLENS, batch, T, PACKED)
+    chunks = tl.cdiv(T, C) if PACKED else chunks
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     half: tl.constexpr = Q.dtype.element_ty
     end = ((batch * H + head) * (P + 1) + segment + 1) * D * E
@@ -113,13 +118,13 @@ def causal_backward(
     for step in range(last - first + 1):
         row = ((last - step) * C).to(tl.int64)
         _, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
-        q_raw = load_tile(Q + batch * q_b + head * q_h + row * q_t, q_at, d, real, D, UNMASKED, "")
-        k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, k_at, d, real, D, UNMASKED, "")
-        v = load_tile(V + batch * v_b + head * v_h + row * v_t, v_at, e, real, E, UNMASKED, "")
-        do = load_tile(DO + batch * o_b + head * o_h + row * o_t, o_at, e, real, E, UNMASKED, "")
+        q_raw = load_tile(Q + origin * q_b + head * q_h + row * q_t, q_at, d, real, D, UNMASKED, "")
+        k_raw = load_tile(K + origin * k_b + head * k_h + row * k_t, k_at, d, real, D, UNMASKED, "")
+        v = load_tile(V + origin * v_b + head * v_h + row * v_t, v_at, e, real, E, UNMASKED, "")
+        do = load_tile(DO + origin * o_b + head * o_h + row * o_t, o_at, e, real, E, UNMASKED, "")
         q = keep(phi(q_raw, d, PHI, D, D < BD), real, not UNMASKED)
         k = keep(phi(k_raw, d, PHI, D, D < BD), real, not UNMASKED)
-        dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
+        dq_row, dv_row = origin * dq_b + head * dq_h + row * dq_t, origin * dv_b + head * dv_h + row * dv_t
 
         minus_t = tl.dot(tl.trans(v), k, minus_t, input_precision="ieee")
         dscores = tl.where(earlier, tl.dot(do, tl.trans(v), input_precision="ieee"), 0.0)
@@ -150,13 +155,15 @@ def causal_backward(
 
 @triton.jit
 def causal_dq(
-    Q, K, V, DO, DQ, BOUNDS, MASK, T, chunks, chunks_per_segment,
+    Q, K, V, DO, DQ, BOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
     """dq = tril(do·vᵀ)φ(k) + do·Sᵀ, scanning forward."""
     segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    origin, T = sequence_rows(CU_SEQLENS, batch, T, PACKED)
+    chunks = tl.cdiv(T, C) if PACKED else chunks
     d = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     e = tl.arange(0, BE)
@@ -168,28 +175,30 @@ def causal_dq(
         state_t = load_state(BOUNDS + start, d[None, :], e[:, None], D, E)
     for chunk in range(segment * chunks_per_segment, min((segment + 1) * chunks_per_segment, chunks)):
         rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-        k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, real, D)
+        k = load_rows(K + origin * k_b + head * k_h, rows, d, k_t, real, D)
         k = keep(phi(k, d, PHI, D, D < PIECE * PIECES), real, True)
-        v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, real, E)
-        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, real, E)
+        v = load_rows(V + origin * v_b + head * v_h, rows, e, v_t, real, E)
+        do = load_rows(DO + origin * o_b + head * o_h, rows, e, o_t, real, E)
         dscores = tl.dot(do, tl.trans(v), input_precision="ieee")
         dscores = tl.where(local[:, None] >= local[None, :], dscores, 0.0)
         dq = product(do, operand(state_t, do.dtype, C))
         dq = product(operand(dscores, k.dtype, C), k, dq)
         state_t = tl.dot(tl.trans(v), k, state_t, input_precision="ieee")
-        q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, real, D)
-        store_rows(DQ + batch * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq * phi_slope(q, PHI))
+        q = load_rows(Q + origin * q_b + head * q_h, rows, d, q_t, real, D)
+        store_rows(DQ + origin * dq_b + head * dq_h, rows, d, dq_t, inside, D, dq * phi_slope(q, PHI))
 
 
 @triton.jit
 def causal_dk(
-    Q, K, V, DO, DK, DBOUNDS, MASK, T, chunks, chunks_per_segment,
+    Q, K, V, DO, DK, DBOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dk_b, dk_t, dk_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
 ):  # fmt: skip
     """dk = triu(v·doᵀ)φ(q) + v·dSᵀ, scanning backward."""
     segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    origin, T = sequence_rows(CU_SEQLENS, batch, T, PACKED)
+    chunks = tl.cdiv(T, C) if PACKED else chunks
     d = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     e = tl.arange(0, BE)
@@ -203,29 +212,31 @@ def causal_dk(
     last = min((segment + 1) * chunks_per_segment, chunks) - 1
     for step in range(last - first + 1):
         rows, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
-        q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, real, D)
+        q = load_rows(Q + origin * q_b + head * q_h, rows, d, q_t, real, D)
         q = keep(phi(q, d, PHI, D, D < PIECE * PIECES), real, True)
-        v = load_rows(V + batch * v_b + head * v_h, rows, e, v_t, real, E)
-        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, real, E)
+        v = load_rows(V + origin * v_b + head * v_h, rows, e, v_t, real, E)
+        do = load_rows(DO + origin * o_b + head * o_h, rows, e, o_t, real, E)
         dscores_t = tl.dot(v, tl.trans(do), input_precision="ieee")
         dscores_t = tl.where(local[None, :] >= local[:, None], dscores_t, 0.0)
         dk = product(v, operand(dstate_t, v.dtype, C))
         dk = product(operand(dscores_t, q.dtype, C), q, dk)
         dstate_t = tl.dot(tl.trans(do), q, dstate_t, input_precision="ieee")
-        k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, real, D)
+        k = load_rows(K + origin * k_b + head * k_h, rows, d, k_t, real, D)
         dk = keep(dk * phi_slope(k, PHI), real, HAS_MASK)
-        store_rows(DK + batch * dk_b + head * dk_h, rows, d, dk_t, inside, D, dk)
+        store_rows(DK + origin * dk_b + head * dk_h, rows, d, dk_t, inside, D, dk)
 
 
 @triton.jit
 def causal_dv(
-    Q, K, DO, DV, DBOUNDS, MASK, T, chunks, chunks_per_segment,
+    Q, K, DO, DV, DBOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
 ):  # fmt: skip
     """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, scanning backward."""
     segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    origin, T = sequence_rows(CU_SEQLENS, batch, T, PACKED)
+    chunks = tl.cdiv(T, C) if PACKED else chunks
     e = (head % PIECES).to(tl.int32) * PIECE + tl.arange(0, PIECE)
     head = head // PIECES
     d = tl.arange(0, BD)
@@ -239,16 +250,16 @@ def causal_dv(
     last = min((segment + 1) * chunks_per_segment, chunks) - 1
     for step in range(last - first + 1):
         rows, inside, real = chunk_rows(last - step, T, MASK, batch, mask_b, C, HAS_MASK)
-        q = load_rows(Q + batch * q_b + head * q_h, rows, d, q_t, real, D)
+        q = load_rows(Q + origin * q_b + head * q_h, rows, d, q_t, real, D)
         q = keep(phi(q, d, PHI, D, D < BD), real, True)
-        k = load_rows(K + batch * k_b + head * k_h, rows, d, k_t, real, D)
+        k = load_rows(K + origin * k_b + head * k_h, rows, d, k_t, real, D)
         k = keep(phi(k, d, PHI, D, D < BD), real, True)
-        do = load_rows(DO + batch * o_b + head * o_h, rows, e, o_t, real, E)
+        do = load_rows(DO + origin * o_b + head * o_h, rows, e, o_t, real, E)
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores_t = tl.where(local[None, :] >= local[:, None], scores_t, 0.0)
         dv = product(k, operand(dstate, k.dtype, C))
         dv = product(operand(scores_t, do.dtype, C), do, dv)
         dstate = tl.dot(tl.trans(q), do, dstate, input_precision="ieee")
-        store_rows(DV + batch * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
+        store_rows(DV + origin * dv_b + head * dv_h, rows, e, dv_t, inside, E, dv)
     if WRITES_START:
         store_state(DBOUNDS + end - D * E, d[:, None], e[None, :], D, E, dstate)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from transnormer.ops.kernels.feature_maps import phi, phi_slope
+from transnormer.ops.kernels.packed import block_rows
 from transnormer.ops.kernels.rotation import angles_of, rotated
 from transnormer.ops.kernels.tiles import load_state, load_tile, store_tile, tile_offsets
 from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, store_squares
@@ -34,60 +35,61 @@ def total_of_segments(
 
 @triton.jit
 def full_forward(
-    Q, STATE, O, SQUARES, MASK, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, heads,
+    Q, STATE, O, SQUARES, MASK, BLOCKS, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, heads,
     q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
     ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
     """o = φ(q)·S in so many `heads`. ROTATED: φ(q) is rotated first, in all of them by the same angles."""
-    batch = tl.program_id(1).to(tl.int64)
+    batch, origin, chunk, T = block_rows(BLOCKS, T, PACKED)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
-    rows, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
-    row = tl.program_id(0).to(tl.int64) * C
+    rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
+    row = chunk.to(tl.int64) * C
     if ROTATED:
-        at = batch * p_b + (row + local) * p_t
+        at = origin * p_b + (row + local) * p_t
         _, cos, sin, reflection = angles_of(POSITIONS, FREQS, REFLECTION, at, inside, D, BD, REFLECTED, UNMASKED)
     begin = tl.program_id(2).to(tl.int64) * heads
     for head in range(begin, begin + heads):
-        q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
+        q = load_tile(Q + origin * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
         state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
         if ROTATED:
             q = rotated(q, d, cos, sin, reflection, D, BD, PHI, REFLECTED).to(q.dtype)
         else:
             q = phi(q, d, PHI, D, D < BD)
         out = keep(tl.dot(q, state, input_precision="ieee"), real, HAS_MASK)
-        store_tile(O + batch * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
+        store_tile(O + origin * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
         store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
 
 
 @triton.jit
 def full_backward(
-    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, T,
+    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, BLOCKS, T,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, UNMASKED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; what is transposed comes straight from memory, not out of a product."""
-    batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    batch, origin, chunk, T = block_rows(BLOCKS, T, PACKED)
+    head = tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
-    _, inside, real = chunk_rows(tl.program_id(0), T, MASK, batch, mask_b, C, HAS_MASK)
-    row = tl.program_id(0).to(tl.int64) * C
+    _, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
+    row = chunk.to(tl.int64) * C
     at = (batch * H + head) * D * E
     dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
-    dq_row, dv_row = batch * dq_b + head * dq_h + row * dq_t, batch * dv_b + head * dv_h + row * dv_t
+    dq_row, dv_row = origin * dq_b + head * dq_h + row * dq_t, origin * dv_b + head * dv_h + row * dv_t
 
-    do_row = DO + batch * o_b + head * o_h + row * o_t
+    do_row = DO + origin * o_b + head * o_h + row * o_t
     do = load_tile(do_row, tile_offsets(local, e, o_t), e, real, E, UNMASKED, "")
     state = load_state(STATE + at, d[:, None], e[None, :], D, E)
-    q = load_tile(Q + batch * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
+    q = load_tile(Q + origin * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
     dq = tl.dot(do, tl.trans(state), input_precision="ieee") * phi_slope(q, PHI)
     store_tile(DQ + dq_row, dq_at, d, inside, D, dq, UNMASKED)
 
     dstate = load_state(DSTATE + at, d[:, None], e[None, :], D, E)
-    k_raw = load_tile(K + batch * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
-    v = load_tile(V + batch * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
+    k_raw = load_tile(K + origin * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
+    v = load_tile(V + origin * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
     dk = tl.dot(v, tl.trans(dstate), input_precision="ieee") * phi_slope(k_raw, PHI)
     store_tile(DK + dq_row, dq_at, d, inside, D, keep(dk, real, HAS_MASK), UNMASKED)
 

@@ -14,6 +14,7 @@ from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
 from transnormer.ops.norm_attention.kernel_full import total_of_segments
 from transnormer.ops.norm_attention.kernel_segments import scan_segments, segment_sums
+from transnormer.ops.packed import blocks_of
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -51,10 +52,19 @@ class Launch(NamedTuple):
 
 
 class Plan:
-    """How one call is cut into chunks, segments and programs."""
+    """How one call is cut into chunks, segments and programs.
 
-    def __init__(self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int) -> None:
+    Packed sequences are as rows of a batch, each planned as if it could be as long as all together: nobody knows how
+    long they are without waiting for the device, and a program without tokens is done at once.
+    """
+
+    def __init__(
+        self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int, cu_seqlens: Tensor | None = None
+    ) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
+        self.cu_seqlens, self.packed = cu_seqlens, cu_seqlens is not None
+        if cu_seqlens is not None:
+            self.batch = cu_seqlens.shape[0] - 1
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
         self.wide = max(self.bd, self.be) > _WIDEST_PIECE
@@ -79,6 +89,7 @@ class Plan:
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
+        self.sizes["PACKED"] = self.packed
         self.tiles = {**self.sizes, "C": self.chunk, "BD": self.bd, "BE": self.be}
         # Three stages load a chunk during the one before it, two wait for it: 110 and 134 us backward, 64 x 512 tokens.
         self.tiles |= {"num_warps": 8 if self.wide else 4, "num_stages": 3}
@@ -90,7 +101,7 @@ class Plan:
 
     def unmasked(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
-        return not self.masked and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
+        return not (self.masked or self.packed) and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
 
     def forward_tiles(self) -> dict[str, Any]:
         """How the causal forward is compiled."""
@@ -118,9 +129,16 @@ class Plan:
         after = range(self.segments - 1 if self.in_sequence else 0)
         return [Launch(0, self.segment, 0), *(Launch(1, self.segment * 2**count, count) for count in after)]
 
-    def grid_of_chunks(self) -> tuple[int, int, int]:
-        """Programs where every chunk is one by itself."""
-        return triton.cdiv(self.length, self.chunk), self.batch, self.heads
+    def chunks(self) -> tuple[Tensor | None, tuple[int, int, int]]:
+        """Where every chunk is a program by itself: the chunks of packed sequences, and the grid."""
+        if self.cu_seqlens is None:
+            return None, (triton.cdiv(self.length, self.chunk), self.batch, self.heads)
+        blocks = blocks_of(self.cu_seqlens, self.length, self.chunk)
+        return blocks, (blocks.shape[0], 1, self.heads)
+
+    def strides(self, *tensors: Tensor) -> list[int]:
+        """Of batch, time and head, tensor after tensor; of packed ones the token's stands in for that of the batch."""
+        return [stride for x in tensors for stride in (x.stride(1 if self.packed else 0), *x.stride()[1:3])]
 
     def states(self, like: Tensor, count: int) -> Tensor:
         """Uninitialised float32 states [B, H, count, D, E]."""
@@ -137,7 +155,7 @@ class Plan:
         """Σ φ(x)ᵀy over each segment: [B, H, P, D, E]."""
         sums = self.states(x, self.segments)
         launch(segment_sums, self.grid())(
-            x, y, sums, mask, *rotation.arguments(), *self.scan(self.chunk), *strides_of(x, y), *self.last,
+            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(), *self.scan(self.chunk), *self.strides(x, y), *self.last,
             **self.tiles, **rotation.options(), UNMASKED=self.unmasked(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
@@ -190,8 +208,3 @@ def _chunk(length: int, longest: int) -> int:
     By comparison: a compiler then keeps one graph for a range of lengths, and not one for each.
     """
     return next((size for size in (16, 32, 64) if length <= size), longest)
-
-
-def strides_of(*tensors: Tensor) -> list[int]:
-    """Of batch, time and head, tensor after tensor; the last one is 1."""
-    return [stride for x in tensors for stride in x.stride()[:3]]
