@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from transnormer import ops
     from transnormer.generate.decoder import Decoder
     from transnormer.generate.sampling import Sampling
+    from transnormer.mixers.diag import DiagAttention
+    from transnormer.mixers.norm import NormAttention
     from transnormer.mixers.registry import build_mixer, list_mixers
     from transnormer.models.backbone import TransNormerModel
     from transnormer.models.cache import DecodeCache, state_bytes
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DiagAttention": "transnormer.mixers.diag",
+    "NormAttention": "transnormer.mixers.norm",
     "build_mixer": "transnormer.mixers.registry",
     "list_mixers": "transnormer.mixers.registry",
     "list_presets": "transnormer.models.presets",
@@ -48,6 +52,8 @@ _HOMES = {
 __all__ = [
     "DecodeCache",
     "Decoder",
+    "DiagAttention",
+    "NormAttention",
     "Sampling",
     "TransNormerConfig",
     "TransNormerForCausalLM",

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from transnormer.bench import cases, peers
-from transnormer.bench.attention_ops import attention_op, folded_op, unfolded
-from transnormer.bench.cases import CASES, FULL_SOFTMAX, named_peers
+from transnormer.bench.attention_ops import attention_op, folded_op, packed_rows, unfolded
+from transnormer.bench.cases import CASES, FULL_SOFTMAX, PACKED, PACKED_CASES, named_peers
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.ops_summary import COLUMNS, summarise, table
 from transnormer.bench.peers import PEERS, able_peers, peer_versions
@@ -70,7 +70,18 @@ SERVED = {
     "diag rela causal": {"torch", "compile"},
     "diag rela full": {"torch", "compile"},
     "full softmax causal": {"sdpa", "sdpa-cudnn", "flex"},
+    **{case: set() for case in PACKED_CASES},
 }
+
+
+@pytest.mark.parametrize("case", PACKED_CASES)
+def test_packed_rows_are_the_rows_of_a_batch(case, qkv):
+    apart = case.removesuffix(PACKED)
+    exact = attention_op(apart, "torch")(*qkv)
+    torch.testing.assert_close(packed_rows(apart, "torch")(*qkv), exact, atol=1e-10, rtol=1e-10)
+    floor = floor_microseconds("LM 64x512", BANDWIDTH)
+    goals = [goal_microseconds(each, "LM 64x512", floor) for each in (apart, case)]
+    assert goals[0]["forward"] == pytest.approx(0.9 * goals[1]["forward"])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -95,7 +106,7 @@ def test_every_peer_computes_the_whole_op(case, qkv, uncompiled, fake_fla, monke
 @pytest.mark.parametrize("case", CASES)
 def test_a_folded_norm_is_the_norm(case, qkv):
     folded = folded_op(case, "torch")
-    assert (folded is None) == ("softmax" in case)
+    assert (folded is None) == ("softmax" in case or case in PACKED_CASES)
     if folded is not None:
         torch.testing.assert_close(unfolded(folded)(*qkv), attention_op(case, "torch")(*qkv))
 

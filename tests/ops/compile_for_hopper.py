@@ -121,7 +121,8 @@ def attention_cases(every: bool) -> Cases:
                 batch, length, heads, d = shape
                 mask = torch.ones(batch, length) if everything else None
                 state = tensors((batch, heads, d, d), dtype=torch.float32)[0] if everything else None
-                call = partial(norm.norm_attention, q, k, v, causal=causal, feature_map="1+elu", mask=mask, state=state)
+                options = {"causal": causal, "feature_map": "1+elu", "mask": mask, "cu_seqlens": None, "state": state}
+                call = partial(norm.norm_attention, q, k, v, **options)
                 differentiated(*call(square_sums=False)[:2])
                 if everything:
                     with torch.no_grad():
@@ -129,6 +130,23 @@ def attention_cases(every: bool) -> Cases:
 
             options = " with mask, state and squares" if everything else ""
             yield f"norm {'causal' if causal else 'full'} {'x'.join(map(str, shape))}{options}", run_norm
+    for shape, causal in product(((1, 4096, 8, 64), (1, 4096, 4, 128)), (True, False)):
+
+        def run_packed(shape=shape, causal=causal):
+            q, k, v = tensors(shape, shape, shape)
+            (state,) = tensors((4, shape[2], shape[3], shape[3]), dtype=torch.float32)
+            call = partial(norm.norm_attention, q, k, v, causal=causal, feature_map="1+elu", mask=None, state=state)
+            differentiated(*call(cu_seqlens=torch.arange(0, 4097, 1024), square_sums=False)[:2])
+
+        yield f"norm packed {'causal' if causal else 'full'} {'x'.join(map(str, shape))}", run_packed
+
+    def run_packed_diag():
+        q, k, v = tensors(*((1, 512, 4, 64),) * 3)
+        call = {"causal": True, "block_size": 64, "kind": "softmax", "mask": None, "dropout_p": 0.0}
+        cu_seqlens = torch.tensor([0, 100, 512])
+        differentiated(diag.diag_attention(q, k, v, **call, cu_seqlens=cu_seqlens, square_sums=False)[0])
+
+    yield "diag packed", run_packed_diag
     alike = ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64))
     variants = (
         ("softmax", True, False, 0.0, False),
@@ -144,6 +162,7 @@ def attention_cases(every: bool) -> Cases:
                 "causal": causal,
                 "block_size": block,
                 "dropout_p": dropout,
+                "cu_seqlens": None,
             }
 
             def run_diag(d=d, e=e, masked=masked, squared=squared, options=options):

@@ -114,8 +114,15 @@ def test_a_wrong_call_says_what_is_wrong():
         norm_attention(q, k, v, causal=True, feature_map="1elu")
     with pytest.raises(ConfigError, match=r"state must be \[B, H, D, E\] = \[2, 2, 8, 8\], got \[1, 2, 8, 8\]"):
         norm_attention(q, k, v, causal=True, state=state[:1])
-    with pytest.raises(ConfigError, match="same shape"):
+    with pytest.raises(ConfigError, match="k must be of the shape of q") as length:
         norm_attention(q, k[:, :5], v, causal=True)
+    assert "different length" in length.value.hint
+    with pytest.raises(ConfigError, match=r"v must be \[2, 10, 2\] \+ \[E\], got \[2, 10, 1, 8\]") as heads:
+        norm_attention(q, k, v[:, :, :1], causal=True)
+    assert "every head has its own keys and values" in heads.value.hint
+    with pytest.raises(ConfigError, match="k must be of the shape of q") as size:
+        norm_attention(q, k[..., :4], v, causal=True)
+    assert "one head size" in size.value.hint
     with pytest.raises(ConfigError, match=r"mask must be \[B, T\]"):
         norm_attention(q, k, v, causal=True, mask=torch.ones(2, 9))
     with pytest.raises(ConfigError, match="one dtype"):

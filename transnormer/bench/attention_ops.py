@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX, NORM_CASES
-from transnormer.ops import diag_attention, norm_attention, rms_norm
+from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX, NORM_CASES, PACKED, PACKED_CASES
+from transnormer.ops import diag_attention, norm_attention, normed_attention, rms_norm
 
-Op = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v [B, T, H, D] -> [B, T, H, D], or [B, T, H·D] after a norm
+Op = Callable[..., Tensor]  # q, k, v [B, T, H, D] -> [B, T, H, D], or [B, T, H·D] after a norm
 FoldedOp = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # -> [B, T, H, D] and Σo² [B, T, H]
 BLOCK = 64  # of DiagAttention, as in the paper
 _EPSILON = 1e-6  # of rms_norm
@@ -28,20 +28,38 @@ def attention_op(case: str, backend: str) -> Op:
     """The op of a case on one backend of ours; `torch` is also the definition that every contender is held to."""
     if case == FULL_SOFTMAX:
         return full_softmax
+    if case in PACKED_CASES and backend == "triton":
+        return packed_rows(case.removesuffix(PACKED), backend)
+    case = case.removesuffix(PACKED)
     if case in NORM_CASES:
         return partial(_norm, causal=NORM_CASES[case], backend=backend)
     kind, causal = DIAG_CASES[case]
     return partial(_diag, kind=kind, causal=causal, backend=backend)
 
 
-def _norm(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str) -> Tensor:
-    out = norm_attention(q, k, v, causal=causal, backend=backend)
+def packed_rows(case: str, backend: str) -> Op:
+    """The op of a case on rows that lie one behind the other, packed; it must give what they give apart."""
+    op = attention_op(case, backend)
+
+    def of_one_row(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch, length = q.shape[:2]
+        cu_seqlens = torch.arange(0, (batch + 1) * length, length, device=q.device)
+        out = op(*(x.flatten(0, 1)[None] for x in (q, k, v)), cu_seqlens=cu_seqlens)
+        return out[0].unflatten(0, (batch, length))
+
+    return of_one_row
+
+
+def _norm(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str, cu_seqlens: Tensor | None = None) -> Tensor:
+    out = normed_attention(q, k, v, causal=causal, cu_seqlens=cu_seqlens, backend=backend)
     assert isinstance(out, Tensor)
-    return rms_norm(out.flatten(-2), backend=backend)
+    return out.flatten(-2)
 
 
-def _diag(q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str) -> Tensor:
-    out = diag_attention(q, k, v, causal=causal, block_size=BLOCK, kind=kind, backend=backend)
+def _diag(
+    q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str, cu_seqlens: Tensor | None = None
+) -> Tensor:
+    out = diag_attention(q, k, v, causal=causal, block_size=BLOCK, kind=kind, cu_seqlens=cu_seqlens, backend=backend)
     return rms_norm(out.flatten(-2), backend=backend) if kind == "rela" else out
 
 

@@ -11,7 +11,10 @@ DIAG_CASES = {  # case: kind, causal
 }
 # What all of them stand in for; it has no kernel of ours.
 FULL_SOFTMAX = "full softmax causal"
-CASES = (*NORM_CASES, *DIAG_CASES, FULL_SOFTMAX)
+# The rows of a batch as one packed row: what packing costs is the difference to the case of the same name before it.
+PACKED = " packed"
+PACKED_CASES = tuple(case + PACKED for case in ("norm causal", "norm full", "diag softmax causal"))
+CASES = (*NORM_CASES, *DIAG_CASES, *PACKED_CASES, FULL_SOFTMAX)
 
 # Each has its builder in `peers.py`.
 PEERS = ("torch", "compile", "sdpa", "sdpa-cudnn", "flex", "flex-tuned", "fla-chunk", "fla-fused")

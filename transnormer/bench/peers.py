@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from transnormer.bench.attention_ops import BLOCK, Op, attention_op, full_softmax
-from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX
+from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX, PACKED_CASES
 from transnormer.errors import ConfigError
 from transnormer.ops import rms_norm
 from transnormer.ops.feature_maps import one_plus_elu
@@ -29,7 +29,7 @@ _FLA = "flash-linear-attention"
 
 
 def _plain(case: str, length: int) -> Op | None:
-    return None if case == FULL_SOFTMAX else attention_op(case, "torch")
+    return None if case == FULL_SOFTMAX or case in PACKED_CASES else attention_op(case, "torch")
 
 
 def _compiled(case: str, length: int) -> Op | None:

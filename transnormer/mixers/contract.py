@@ -20,7 +20,7 @@ from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
 from transnormer.ops.rotated_attention import QKV, unpacked
-from transnormer.ops.shapes import check_mask, zero_padding
+from transnormer.ops.shapes import check_mask
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ class Mixer(nn.Module):
         if mask is None or packed:
             return self.mix(x, mask, state)
         packing = Packing(mask)
-        # Whatever a padded row holds: its keys would stay out of the attention, but not out of the weights' gradient.
-        mixed = self.mix(zero_padding(packing.pack(x), packing.mask), packing.mask, state)
+        # What is no number in padding would stay out of the attention, but not out of the gradient of the projections.
+        x = x.masked_fill(~x.isfinite() & ~mask.bool()[..., None], 0)
+        mixed = self.mix(packing.pack(x), packing.mask, state)
         if isinstance(mixed, tuple):
             return packing.unpack(mixed[0]), mixed[1]
         return packing.unpack(mixed)

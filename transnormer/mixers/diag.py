@@ -30,7 +30,14 @@ from transnormer.ops.shapes import zero_padding
 
 @register("diag")
 class DiagAttention(AttentionMixer):
-    """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not."""
+    """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not.
+
+    `transnormer.DiagAttention`, a layer for models of your own: [B, T, hidden_size] in and out, with projections
+    and norm. Sequences may have any length: `max_length`, which other mixers need, says nothing here.
+
+        layer = transnormer.DiagAttention(hidden_size=512, num_heads=8, causal=True, position="lrpe")
+        y = layer(x, mask)  # mask [B, T], 1 = real token
+    """
 
     traits = Traits(
         summary="softmax or ReLU attention inside non-overlapping blocks",
@@ -47,7 +54,7 @@ class DiagAttention(AttentionMixer):
         hidden_size: int,
         num_heads: int,
         causal: bool,
-        max_length: int,
+        max_length: int = 1,
         *,
         kind: str = "softmax",
         block_size: int = 64,

@@ -20,7 +20,14 @@ from transnormer.ops.rotated_attention import dtype_of
 
 @register("norm")
 class NormAttention(AttentionMixer):
-    """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives."""
+    """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives.
+
+    `transnormer.NormAttention`, a layer for models of your own: [B, T, hidden_size] in and out, with projections
+    and norm. Sequences may have any length: `max_length`, which other mixers need, says nothing here.
+
+        layer = transnormer.NormAttention(hidden_size=512, num_heads=8, causal=True, position="lrpe")
+        y = layer(x, mask)  # mask [B, T], 1 = real token
+    """
 
     traits = Traits(
         summary="linear attention without denominator, normalised output",
@@ -38,7 +45,7 @@ class NormAttention(AttentionMixer):
         hidden_size: int,
         num_heads: int,
         causal: bool,
-        max_length: int,
+        max_length: int = 1,
         *,
         feature_map: str = "1+elu",
         xnorm: str = "rms",

@@ -5,6 +5,7 @@ from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feed_forward import glu, mlp
 from transnormer.ops.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_and_hits
 from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.normed_attention import normed_attention
 from transnormer.ops.random_features import random_features
 from transnormer.ops.rms_norm import rms_norm
 from transnormer.ops.rotate import rotate
@@ -22,6 +23,7 @@ __all__ = [
     "mlp",
     "norm_attention",
     "norm_decode_step",
+    "normed_attention",
     "random_features",
     "rms_norm",
     "rotate",

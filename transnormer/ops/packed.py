@@ -49,10 +49,10 @@ def _shown(cu_seqlens: Tensor) -> str:
     return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
 
 
-def sequences(cu_seqlens: Tensor, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The sequences of packed tensors [1, T, ...], each [1, its length, ...]."""
+def sequences(cu_seqlens: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Queries, keys and values [1, T, H, D] of each packed sequence: [1, its length, H, D]."""
     lengths = cu_seqlens.diff().tolist()
-    return zip(*(x.split(lengths, dim=1) for x in tensors), strict=True)
+    return zip(*(x.split(lengths, dim=1) for x in (q, k, v)), strict=True)
 
 
 def sequence_of_tokens(cu_seqlens: Tensor, length: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
@@ -102,9 +103,14 @@ def check_one_dtype(op: str, **tensors: Tensor) -> None:
         )
 
 
+def has_tangents(*tensors: Tensor | None) -> bool:
+    """Whether forward-mode differentiation (jvp, jacfwd) goes through one of these."""
+    return any(tensor is not None and unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
 def check_no_tangents(op: str, *tensors: Tensor | None, hint: str = _WITHOUT_KERNELS) -> None:
     """PyTorch drops the tangents of forward-mode differentiation at a custom op: its derivative would be zero."""
-    if any(tensor is not None and unpack_dual(tensor).tangent is not None for tensor in tensors):
+    if has_tangents(*tensors):
         raise ConfigError(f"{op}: this implementation has no forward-mode derivative (jvp, jacfwd)", hint)
 
 
@@ -116,6 +122,32 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def square_sums(x: Tensor) -> Tensor:
     """Σx² over the last dimension, in float32 at least: what an RMSNorm over the heads divides by."""
     return x.to(accumulation_dtype(x.dtype)).square().sum(dim=-1)
+
+
+def block_length(size: int, length: int) -> int:
+    """The length of blocks: at most that of the sequence, but for an exported program, which serves every length."""
+    return size if torch.compiler.is_exporting() else min(size, length)
+
+
+def in_blocks(x: Tensor, size: int) -> Tensor:
+    """[B, T, ...] -> [B, N, size, ...], zero-padded to a whole number of blocks.
+
+    An exported program picks the tokens, with nothing to prove about their number; it has two blocks more than it
+    needs, so that it must not ask whether there is one alone.
+    """
+    length = x.shape[1]
+    if torch.compiler.is_exporting():
+        starts = torch.arange((length - 1) // size + 3, device=x.device) * size
+        tokens = starts[:, None] + torch.arange(size, device=x.device)
+        return F.pad(x, (0, 0) * (x.dim() - 2) + (0, 1))[:, tokens.clamp(max=length)]
+    return F.pad(x, (0, 0) * (x.dim() - 2) + (0, -length % size)).unflatten(1, (-1, size))
+
+
+def first_tokens(x: Tensor, length: int) -> Tensor:
+    """The first tokens of x [B, ≥ length, ...]; an exported program cannot prove that there are so many."""
+    if torch.compiler.is_exporting():
+        return x.index_select(1, torch.arange(length, device=x.device))
+    return x[:, :length]
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:

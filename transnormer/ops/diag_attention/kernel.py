@@ -167,8 +167,8 @@ def attended(
     table, (blocks, batch, heads) = _blocks(q, cu_seqlens, block_size)
     together = rotation.heads_per_program(heads, blocks * batch)
     block_forward[blocks, batch, heads // together](
-        q, k, v, out, squares, mask, table, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads, together,
-        _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+        q, k, v, out, squares, mask, table, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads,
+        together, _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         0 if mask is None else mask.stride(0), **options, **rotation.options(), SQUARED=squared,
         DROPS=seeds is not None,
     )  # fmt: skip

@@ -96,11 +96,12 @@ def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, UNMAS
 
 @triton.jit
 def block_forward(
-    Q, K, V, O, SQUARES, MASK, BLOCKS, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, H, heads, scale,
+    Q, K, V, O, SQUARES, MASK, BLOCKS, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t,
+    T, H, heads, scale,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr, DROPS: tl.constexpr,
-    UNMASKED: tl.constexpr, ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr,
+    DROPS: tl.constexpr, UNMASKED: tl.constexpr, ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
     """A block in so many `heads`. ROTATED: queries and keys are rotated first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
@@ -138,7 +139,8 @@ def block_backward(
     Q, K, V, DO, DQ, DK, DV, MASK, BLOCKS, SEEDS, threshold, keep_scale, T, scale, slope,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
-    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, DROPS: tl.constexpr, UNMASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, DROPS: tl.constexpr,
+    UNMASKED: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     first, local, inside, real = _block(BLOCKS, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)

@@ -15,8 +15,9 @@ def sequence_rows(CU_SEQLENS, batch, T, PACKED: tl.constexpr):
     """What the batch stride is multiplied with, and the length: of a row of the batch, or of a packed sequence."""
     if PACKED:
         first = tl.load(CU_SEQLENS + batch)
-        return first, tl.load(CU_SEQLENS + batch + 1) - first
-    return batch, T
+        return first, (tl.load(CU_SEQLENS + batch + 1) - first).to(tl.int32)
+    else:
+        return batch, T
 
 
 @triton.jit
@@ -25,6 +26,7 @@ def block_rows(BLOCKS, T, PACKED: tl.constexpr):
     if PACKED:
         block = BLOCKS + tl.program_id(0).to(tl.int64) * 3
         first = tl.load(block + 1)
-        return tl.load(block), first, tl.program_id(0) * 0, tl.load(block + 2) - first
-    batch = tl.program_id(1).to(tl.int64)
-    return batch, batch, tl.program_id(0), T
+        return tl.load(block), first, tl.program_id(0) * 0, (tl.load(block + 2) - first).to(tl.int32)
+    else:
+        batch = tl.program_id(1).to(tl.int64)
+        return batch, batch, tl.program_id(0), T

@@ -94,14 +94,11 @@ def norm_attention(
         elif cu_seqlens is None:
             out, new_state = _attended(q, k, v, causal, feature_map, mask, state)
         else:
-            states = [None] * (len(cu_seqlens) - 1) if state is None else state.split(1)
             results = [
-                _attended(*sequence, causal, feature_map, None, carried)
-                for sequence, carried in zip(sequences(cu_seqlens, q, k, v), states, strict=True)
+                _attended(*sequence, causal, feature_map, None, None if state is None else state[n : n + 1])
+                for n, sequence in enumerate(sequences(cu_seqlens, q, k, v))
             ]
-            out, new_state = (
-                torch.cat(parts, dim) for parts, dim in zip(zip(*results, strict=True), (1, 0), strict=True)
-            )
+            out, new_state = torch.cat([out for out, _ in results], dim=1), torch.cat([new for _, new in results])
     if return_square_sums and sums is None:
         sums = square_sums(out)
     asked = (*([new_state] if return_state else []), *([sums] if return_square_sums else []))

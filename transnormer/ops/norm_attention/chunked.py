@@ -6,10 +6,9 @@ Time and memory are linear in T; the sum over chunks is kept in float32 whatever
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from transnormer.ops.shapes import accumulation_dtype
+from transnormer.ops.shapes import accumulation_dtype, block_length, first_tokens, in_blocks
 
 # Inside a chunk a token costs CHUNK·D, between chunks D·D: they balance at CHUNK = D, and 64 is the paper's head size.
 CHUNK = 64
@@ -28,6 +27,8 @@ def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | Non
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every position reads itself and what came before: tril(qkᵀ)v inside its chunk, q·Σkvᵀ from the chunks before."""
+    if torch.compiler.is_exporting():  # a program for any length cannot know how many segments there are
+        return _causal_segment(q, k, v, state)
     outs = []
     segments = (x.split(SEGMENT, dim=1) for x in (q, k, v))
     for q_segment, k_segment, v_segment in zip(*segments, strict=True):
@@ -39,18 +40,13 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> t
 
 def _causal_segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length = q.shape[1]
-    chunk = min(CHUNK, length)
-    q, k, v = (_in_chunks(x, chunk) for x in (q, k, v))  # [B, H, N, C, D]
+    chunk = block_length(CHUNK, length)
+    # [B, H, N, C, D]; the zeros that fill up the last chunk are keys that add nothing.
+    q, k, v = (in_blocks(x, chunk).permute(0, 3, 1, 2, 4) for x in (q, k, v))
     within = (q @ k.mT).tril() @ v
     sums = (k.mT @ v).to(accumulation_dtype(q.dtype))  # [B, H, N, D, E]
     first = torch.zeros_like(sums[:, :, :1]) if state is None else state.unsqueeze(2)
     before = torch.cat([first, sums[:, :, :-1]], dim=2).cumsum(dim=2)
     out = within + q @ before.to(q.dtype)
     out = out.permute(0, 2, 3, 1, 4).flatten(1, 2)  # [B, N·C, H, E]
-    return out[:, :length], before[:, :, -1] + sums[:, :, -1]
-
-
-def _in_chunks(x: Tensor, chunk: int) -> Tensor:
-    """[B, T, H, D] -> [B, H, N, C, D], zero-padded to a whole number of chunks (zero keys add nothing)."""
-    x = F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % chunk))
-    return x.unflatten(1, (-1, chunk)).permute(0, 3, 1, 2, 4)
+    return first_tokens(out, length), before[:, :, -1] + sums[:, :, -1]

@@ -98,8 +98,8 @@ def attended(
         starts_at_zero = plan.in_sequence and step.segment == 0 and state is None
         launch(causal_forward, plan.grid())(
             q, k, v, out, squares, boundaries[:, :, step.offset :], mask, cu_seqlens,
-            *plan.scan(plan.forward_chunk, step.tokens), step.segment, *plan.strides(q, k, v, out), *plan.last, **plan.forward_tiles(),
-            STARTS_AT_ZERO=starts_at_zero, WRITES_END=plan.in_sequence, SQUARED=squared,
+            *plan.scan(plan.forward_chunk, step.tokens), step.segment, *plan.strides(q, k, v, out), *plan.last,
+            **plan.forward_tiles(), STARTS_AT_ZERO=starts_at_zero, WRITES_END=plan.in_sequence, SQUARED=squared,
         )  # fmt: skip
     return out, boundaries, squares
 
@@ -167,24 +167,24 @@ def backward_into(
         for step in (last, *before):
             launch(causal_backward, plan.grid())(
                 q, k, v, do, dq, dk, dv, boundaries[:, :, step.offset :], dboundaries[:, :, step.offset :], mask,
-                cu_seqlens, *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv), *plan.last,
-                **plan.tiles, ENDS_AT_ZERO=ends_at_zero and step is last, WRITES_START=plan.in_sequence,
+                cu_seqlens, *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv),
+                *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and step is last, WRITES_START=plan.in_sequence,
                 UNMASKED=plan.unmasked(plan.chunk), SAME_STRIDES=same_strides,
             )  # fmt: skip
         return dboundaries
     scan = plan.scan(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, boundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes, **by_d,
-        BE=plan.be, STARTS_AT_ZERO=plan.in_sequence and not carried,
+        q, k, v, do, dq, boundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes,
+        **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_sequence and not carried,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes, **by_d,
-        BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
+        q, k, v, do, dk, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes,
+        **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes, **by_e,
-        BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_sequence,
+        q, k, do, dv, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes,
+        **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_sequence,
     )  # fmt: skip
     return dboundaries
 

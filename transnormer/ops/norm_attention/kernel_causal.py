@@ -29,8 +29,8 @@ def causal_forward(
     Q, K, V, O, SQUARES, BOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment, first_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, STARTS_AT_ZERO: tl.constexpr, WRITES_END: tl.constexpr,
-    SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, STARTS_AT_ZERO: tl.constexpr,
+    WRITES_END: tl.constexpr, SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """o = tril(φ(q)φ(k)ᵀ)v + φ(q)S."""
     segment = first_segment + tl.program_id(0)
@@ -83,8 +83,8 @@ def causal_backward(
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
-    UNMASKED: tl.constexpr, SAME_STRIDES: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
+    WRITES_START: tl.constexpr, UNMASKED: tl.constexpr, SAME_STRIDES: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and dv in one scan backward that undoes the state: q, k, v, do are read once. For head sizes up to 64.
 
@@ -231,7 +231,8 @@ def causal_dv(
     Q, K, DO, DV, DBOUNDS, MASK, CU_SEQLENS, T, chunks, chunks_per_segment,
     q_b, q_t, q_h, k_b, k_t, k_h, o_b, o_t, o_h, dv_b, dv_t, dv_h, mask_b, H, P,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, C: tl.constexpr,
-    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr, WRITES_START: tl.constexpr,
+    PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, ENDS_AT_ZERO: tl.constexpr,
+    WRITES_START: tl.constexpr,
 ):  # fmt: skip
     """dv = triu(φ(k)φ(q)ᵀ)do + φ(k)·dS, scanning backward."""
     segment, batch, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)

@@ -155,8 +155,8 @@ class Plan:
         """Σ φ(x)ᵀy over each segment: [B, H, P, D, E]."""
         sums = self.states(x, self.segments)
         launch(segment_sums, self.grid())(
-            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(), *self.scan(self.chunk), *self.strides(x, y), *self.last,
-            **self.tiles, **rotation.options(), UNMASKED=self.unmasked(self.chunk), REVERSED=not backward,
+            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(), *self.scan(self.chunk), *self.strides(x, y),
+            *self.last, **self.tiles, **rotation.options(), UNMASKED=self.unmasked(self.chunk), REVERSED=not backward,
         )  # fmt: skip
         return sums
 

@@ -1,0 +1,47 @@
+"""NormAttention with its norm: RMSNorm(φ(Q)(φ(K)ᵀV)) over all heads together (paper, equation of section 4.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from transnormer.ops.autocast import matmul_dtype
+from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.rms_norm import rms_norm
+from transnormer.ops.shapes import check_tensors
+
+
+def normed_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    feature_map: str = "1+elu",
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    state: Tensor | None = None,
+    return_state: bool = False,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`norm_attention` whose result [B, T, H, E] has a root mean square of one over all heads of a token.
+
+    It neither grows with the sequence nor leaves the range of float16, and is rounded to the dtype of a matrix product.
+    `weight` [H·E] is an optional gain. Arguments and state are otherwise those of `norm_attention`.
+    """
+    check_tensors("normed_attention", q=q, k=k, v=v)
+    out, new_state = norm_attention(
+        q,
+        k,
+        v,
+        causal=causal,
+        feature_map=feature_map,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        state=state,
+        return_state=True,
+        backend=backend,
+    )
+    normed = rms_norm(out.flatten(-2), weight, eps, dtype=matmul_dtype(q), backend=backend).view(out.shape)
+    return (normed, new_state) if return_state else normed
