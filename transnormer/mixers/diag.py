@@ -35,8 +35,10 @@ class DiagAttention(AttentionMixer):
     `transnormer.DiagAttention`, a layer for models of your own: [B, T, hidden_size] in and out, with projections
     and norm. Sequences may have any length: `max_length`, which other mixers need, says nothing here.
 
-        layer = transnormer.DiagAttention(hidden_size=512, num_heads=8, causal=True, position="lrpe")
-        y = layer(x, mask)  # mask [B, T], 1 = real token
+    >>> import torch
+    >>> layer = tn.DiagAttention(hidden_size=64, num_heads=4, causal=True, position="lrpe")
+    >>> layer(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
     """
 
     traits = Traits(

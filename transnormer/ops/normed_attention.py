@@ -29,6 +29,15 @@ def normed_attention(
 
     It neither grows with the sequence nor leaves the range of float16, and is rounded to the dtype of a matrix product.
     `weight` [H·E] is an optional gain. Arguments and state are otherwise those of `norm_attention`.
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(1, 100, 4, 16) for _ in range(3))
+    >>> tn.ops.normed_attention(q, k, v, causal=True).shape
+    torch.Size([1, 100, 4, 16])
+    >>> cu_seqlens = torch.tensor([0, 30, 100])  # two sequences, of 30 and of 70 tokens
+    >>> packed, states = tn.ops.normed_attention(q, k, v, causal=True, cu_seqlens=cu_seqlens, return_state=True)
+    >>> states.shape
+    torch.Size([2, 4, 16, 16])
     """
     check_tensors("normed_attention", q=q, k=k, v=v)
     out, new_state = norm_attention(
