@@ -272,11 +272,16 @@ def test_the_ops_are_what_a_compiler_is_told(squared):
 
     q, k, v = (x.requires_grad_() for x in tensors(*[(2, 20, 2, 16)] * 3, dtype=torch.float32, device=DEVICE))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    packed = [x.detach()[:1].requires_grad_() for x in (q, k, v)]
+    cu_seqlens = torch.tensor([0, 1, 20], device=DEVICE)
     for causal in (True, False):
-        torch.library.opcheck(norm._op, (q, k, v, None, None, causal, 2, squared), test_utils=checks)
+        torch.library.opcheck(norm._op, (q, k, v, None, None, None, causal, 2, squared), test_utils=checks)
+        torch.library.opcheck(norm._op, (*packed, None, cu_seqlens, None, causal, 2, False), test_utils=checks)
     seeds = torch.tensor([1, 2], device=DEVICE)
     for dropout in ((None, 0.0), (seeds, 0.1)):
-        torch.library.opcheck(diag._op, (q, k, v, None, *dropout, True, 16, "rela", squared), test_utils=checks)
+        torch.library.opcheck(diag._op, (q, k, v, None, None, *dropout, True, 16, "rela", squared), test_utils=checks)
+        call = (*packed, None, cu_seqlens, *dropout, True, 16, "rela", squared)
+        torch.library.opcheck(diag._op, call, test_utils=checks)
 
 
 @with_kernels
