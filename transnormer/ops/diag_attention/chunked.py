@@ -64,8 +64,8 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def _is_differentiated(*tensors: Tensor) -> bool:
     """Whether a CPU may be asked for derivatives that PyTorch's fused attention has not: the second, and forward mode.
 
-    The formula has all of them, and takes up to a third longer in blocks of 64. A compiler differentiates once.
+    The formula has all of them, and takes up to a third longer in blocks of 64.
     """
-    if tensors[0].device.type != "cpu" or torch.compiler.is_compiling():
+    if tensors[0].device.type != "cpu":
         return False
     return has_tangents(*tensors) or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
