@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from transnormer.errors import ConfigError
+from transnormer.models.backbone import TransNormerModel
 from transnormer.models.embedding import lookup
 from transnormer.models.heads import (
     TransNormerForCausalLM,
@@ -56,3 +57,20 @@ def test_numbers_lie_on_a_line() -> None:
 def test_a_language_model_needs_a_table(head, size) -> None:
     with pytest.raises(ConfigError, match="predicts tokens"):
         head(preset(f"t2-{size}", embedding="number"))
+
+
+@pytest.mark.parametrize("right_padded", [True, False])
+def test_embedded_padding_that_is_no_number_reaches_no_token(right_padded):
+    torch.manual_seed(0)
+    model = TransNormerModel(preset("t2-lm", vocab_size=50, num_hidden_layers=2, hidden_size=32)).eval()
+    x = torch.randn(2, 70, 32)
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, 60:] = 0
+    poisoned = x.masked_fill(mask[..., None] == 0, float("nan"))
+    found, expected = (
+        model(inputs_embeds=each, attention_mask=mask, right_padded=right_padded).last_hidden_state
+        for each in (poisoned, x)
+    )
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()])
+    [gradient] = torch.autograd.grad(found[mask.bool()].sum(), [model.layers[0].mixer.q_proj.weight])
+    assert gradient.isfinite().all()
