@@ -52,7 +52,9 @@ def block_attention(
         elif causal:
             scores = scores.tril()
         out = _product(F.dropout(scores.relu(), dropout_p), v)
-    out = out.transpose(1, 2).unflatten(0, (batch, -1)).flatten(1, 2)
+    # Of no sequences -1 could be any number; an exported program cannot prove a number that it must compute.
+    blocks = -1 if torch.compiler.is_exporting() else -(-length // block)
+    out = out.transpose(1, 2).unflatten(0, (batch, blocks)).flatten(1, 2)
     return first_tokens(out, length)  # [B, T, H, E]
 
 
