@@ -149,7 +149,7 @@ def test_what_is_for_a_gpu_is_said_on_the_cpu():
         done = run("ops", *option)
         assert isinstance(done.exception, ConfigError)
         assert "are for a GPU" in str(done.exception)
-    assert "unknown peer" in str(run("ops", "--device", "cuda", "--peers", "fsdp").exception)
+    assert "--peers: unknown 'fsdp'" in str(run("ops", "--device", "cuda", "--peers", "fsdp").exception)
     assert "--cases: unknown 'norm'" in str(run("ops", "--device", "cuda", "--cases", "norm").exception)
 
 
