@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from transnormer import __version__
-from transnormer.cli import analyse, bench, data
+from transnormer.cli import analyse, bench, data, report
 from transnormer.cli.bench_decode import decode
 from transnormer.cli.command import Command, Group
 from transnormer.cli.console import print_error, print_note
@@ -23,7 +23,6 @@ from transnormer.cli.export import export
 from transnormer.cli.generate import generate
 from transnormer.cli.list import show_list
 from transnormer.cli.predict import predict
-from transnormer.cli.report import report
 from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
@@ -50,7 +49,7 @@ app.command("list", cls=Command)(spoken(show_list))
 app.command("explain", cls=Command)(spoken(explain))
 app.command("doctor", cls=Command)(spoken(doctor))
 app.command("export", cls=Command)(spoken(export))
-app.command("report", cls=Command)(spoken(report))
+app.add_typer(report.app, name="report")
 bench.app.command("decode", cls=Command)(spoken(decode))
 app.add_typer(bench.app, name="bench")
 app.add_typer(analyse.app, name="analyse")

@@ -127,6 +127,12 @@ class Table:
         """The mean over seeds."""
         return mean(self._values(records, row, heading))
 
+    def best(self, records: Records, heading: str) -> float | None:
+        """The best mean under a heading; None where nothing ran, or where none is better."""
+        choose = {"higher": max, "lower": min, None: None}[self.figures[heading].better]
+        values = [self.value(records, row, heading) for row in self.shown_rows(records)]
+        return choose(_numbers(values), default=None) if choose else None
+
     def text(self, records: Records, row: str, heading: str) -> str:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
         figure, found = self.figures[heading], self.of(records, row, self.figures[heading].column)
@@ -154,8 +160,7 @@ class Table:
     def _bold_where_best(self, records: Records, rows: Sequence[str], heading: str) -> list[str]:
         values = [self.value(records, row, heading) for row in rows]
         texts = [self.text(records, row, heading) for row in rows]
-        choose = {"higher": max, "lower": min, None: None}[self.figures[heading].better]
-        best = choose(_numbers(values), default=None) if choose else None
+        best = self.best(records, heading)
         return [
             f"**{text}**" if value is not None and value == best else text
             for value, text in zip(values, texts, strict=True)

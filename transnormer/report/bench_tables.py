@@ -45,7 +45,7 @@ def growth(record: dict[str, Any]) -> str:
     factor = f"T × {max(lengths) // min(lengths)}"
     return (
         f"**Linear in the length**: forward + backward from T = {min(lengths):,} to {max(lengths):,} on the CPU "
-        f"({_command(record)}):\n\n{markdown_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
+        f"({command_of(record)}):\n\n{markdown_table(['op', f'time, {factor}', f'memory, {factor}'], rows)}\n"
     )
 
 
@@ -64,9 +64,9 @@ def kernels(record: dict[str, Any]) -> str:
 
     rows = [[shape, *(shown(row.get(case)) for case in cases)] for shape, row in times.items()]
     return (
-        f"**The two attentions as kernels** ({_gpu(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
+        f"**The two attentions as kernels** ({machine_of(record)}, bf16, batch x length, 8 heads of 64 (LM), 16 of 128 "
         "(LLM), 2 of 32 (LRA); whole op with feature map and norm, rela is ReLU attention; microseconds forward / "
-        f"forward + backward; {_command(record)}):\n\n{markdown_table(['shape', *cases], rows)}\n"
+        f"forward + backward; {command_of(record)}):\n\n{markdown_table(['shape', *cases], rows)}\n"
     )
 
 
@@ -84,8 +84,8 @@ def training(record: dict[str, Any]) -> str:
     settings = record["settings"]
     dropout = f"dropout {settings['dropout']}" if settings.get("dropout") else "no dropout"
     return (
-        f"**Training a language model** ({_gpu(record)}, {settings['about']}, {dropout}, "
-        f"{settings['precision']}; {_command(record)}):\n\n"
+        f"**Training a language model** ({machine_of(record)}, {settings['about']}, {dropout}, "
+        f"{settings['precision']}; {command_of(record)}):\n\n"
         + markdown_table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
     )
@@ -123,7 +123,7 @@ def vocabularies(record: dict[str, Any]) -> str:
     ]
     return (
         f"**Any vocabulary at the same price**: loss and gradients of {record['settings']['tokens']:,} tokens of width "
-        f"{record['settings']['width']} ({_gpu(record)}, bf16; {_command(record)}):\n\n"
+        f"{record['settings']['width']} ({machine_of(record)}, bf16; {command_of(record)}):\n\n"
         f"{markdown_table(['vocabulary', 'ms', 'µs a column'], rows)}\n"
     )
 
@@ -154,9 +154,9 @@ def speed_over_length(record: dict[str, Any]) -> str:
     ]
     lengths = [f"T = {length:,}" for length in settings["lengths"]]
     return (
-        f"**The paper's speed table** ({_gpu(record)}, {settings['num_hidden_layers']} layers of width "
+        f"**The paper's speed table** ({machine_of(record)}, {settings['num_hidden_layers']} layers of width "
         f"{settings['hidden_size']}, batch {settings['batch']}, {settings['precision']}; training / inference steps a "
-        f"second of {len(methods)} methods; {_command(record)}):\n\n"
+        f"second of {len(methods)} methods; {command_of(record)}):\n\n"
         f"{markdown_table(['method', *lengths], rows)}\n"
     )
 
@@ -180,8 +180,8 @@ def decoding(record: dict[str, Any]) -> str:
     columns = ["batch", "context", *(f"{name}, tokens/s" for name in names), "ratio"]
     columns += [f"{name}, state a sequence" for name in names]
     return (
-        f"**Decoding** ({_gpu(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
-        f"vanilla's step recorded anew for each length; {_command(record)}):\n\n"
+        f"**Decoding** ({machine_of(record)}, {settings['dtype']}, {settings['step']}; {sizes} parameters, "
+        f"vanilla's step recorded anew for each length; {command_of(record)}):\n\n"
         f"{markdown_table(columns, rows)}\n"
     )
 
@@ -191,7 +191,7 @@ def _execution(tree: dict[str, Any], prefix: str = "") -> str:
     return tree.get(f"{prefix}execution") or tree[f"{prefix}mode"]
 
 
-def _command(record: dict[str, Any]) -> str:
+def command_of(record: dict[str, Any]) -> str:
     """What was typed for a record, but for where it went."""
     words = list(record["environment"]["command"])
     if "--out" in words:
@@ -200,5 +200,7 @@ def _command(record: dict[str, Any]) -> str:
     return f"`{' '.join(words)}`"
 
 
-def _gpu(record: dict[str, Any]) -> str:
-    return record["environment"]["hardware"]["gpus"][0]
+def machine_of(record: dict[str, Any]) -> str:
+    """The GPU that a record was made on, or the processor."""
+    hardware = record["environment"]["hardware"]
+    return hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]

@@ -11,6 +11,7 @@ from typing import Any
 from transnormer.errors import DataError
 from transnormer.experiments.table import NONE
 from transnormer.markdown import markdown_table
+from transnormer.report.curves import Curve, draw_curves
 
 _WAYS = ("windows", "positions")
 
@@ -20,8 +21,6 @@ def draw_contexts(files: Sequence[Path]) -> str:
 
     Of text in bytes the curves are bits per byte, of any other perplexities.
     """
-    from transnormer.report.curves import Curve, draw_curves  # matplotlib, which reading does not need
-
     read = [read_contexts(file) for file in files]
     in_bytes = all(map(_is_in_bytes, read))
     curves = []

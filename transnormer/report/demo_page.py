@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.experiments.demo import COLUMNS, Twin
-from transnormer.report.page import Page, Section, Table, facts_of, loss_curves, write_page
+from transnormer.report.page import Page, Picture, Section, Table, write_page
+from transnormer.report.run_page import draw_losses, facts_of
 from transnormer.report.run_record import read_run
 
 
@@ -28,7 +29,7 @@ def write_demo_page(twins: Sequence[Twin], sample: str, path: Path) -> None:
             Section(
                 "Loss",
                 text="Faint: training batches. Dots: held-out files.",
-                svg=loss_curves([read_run(t.folder) for t in twins]),
+                pictures=[Picture(svg=draw_losses([read_run(twin.folder) for twin in twins]))],
             ),
             Section("What T2 writes", listing=sample),
         ],

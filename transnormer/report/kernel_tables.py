@@ -34,11 +34,11 @@ def with_kernels(page: str, results: Path) -> str:
     bench = results / "bench"
     beside, ours = read_record(bench / "ops-h200.json"), read_record(bench / "ops-h200-ours.json")
     if beside is not None:
-        page = replaced(page, "kernel peers", _peers(beside))
-    return page if ours is None else replaced(page, "kernel goals", _goals(ours))
+        page = replaced(page, "kernel peers", peer_table(beside))
+    return page if ours is None else replaced(page, "kernel goals", goal_table(ours))
 
 
-def _peers(record: dict[str, Any]) -> str:
+def peer_table(record: dict[str, Any]) -> str:
     """Microseconds of ours and of every peer."""
     times = {
         (row["case"], row["by"], row["shape"]): f"{_digits(row['forward_us'])}, {_digits(row['forward_backward_us'])}"
@@ -57,7 +57,7 @@ def _peers(record: dict[str, Any]) -> str:
     return markdown_table(["", *map(_named, shapes)], rows)
 
 
-def _goals(record: dict[str, Any]) -> str:
+def goal_table(record: dict[str, Any]) -> str:
     """Multiples of the floor forward and forward + backward, bold where they meet the goal."""
     found = {(row["case"], row["by"], row["shape"]): row for row in record["summary"]}
     shapes = record["settings"]["shapes"]

@@ -17,13 +17,18 @@ from transnormer.journal import read_journal
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run left behind. `train` and `evaluations` are lines of its journal; `result` is None while it runs."""
+    """What a run left behind. `train` and `evaluations` are lines of its journal; `result` is None while it runs.
+
+    `store` is the folder of its data and `digest` what they are, tokenizer included; None of a run that knows neither.
+    """
 
     name: str
     config: dict[str, Any]
     train: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     result: dict[str, Any] | None
+    store: str | None = None
+    digest: str | None = None
 
     @property
     def model(self) -> str:
@@ -45,6 +50,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; a folder that is none, or a damaged line, is an error that names the file."""
     config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"
+    data_file = folder / "data.json"
     if not config_file.is_file():
         raise ConfigError(f"{folder} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
     lines = read_journal(journal_file) if journal_file.is_file() else []
@@ -54,12 +60,15 @@ def read_run(folder: Path) -> RunRecord:
     try:
         config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
         result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None
+        data = json.loads(data_file.read_text(encoding="utf-8")) if data_file.is_file() else {}
     except (yaml.YAMLError, ValueError) as error:
-        raise DataError(f"{folder} has a damaged config.yaml or result.json: {error}") from error
+        raise DataError(f"{folder} has a damaged config.yaml, data.json or result.json: {error}") from error
     return RunRecord(
         name=folder.resolve().name,
         config=config,
         train=[line for line in lines if line["kind"] == "train"],
         evaluations=[line for line in lines if line["kind"] == "eval"],
         result=result,
+        store=data.get("store"),
+        digest=data.get("digest"),
     )

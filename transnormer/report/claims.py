@@ -1,0 +1,202 @@
+"""The claims of the paper, each with what our records say of it. A claim is a pure function of tables and records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from transnormer.experiments.paper import glue, lm, lra, speed
+from transnormer.experiments.table import Figure
+from transnormer.report.evidence import Better, Check, compare, order, sample, verdict
+from transnormer.report.page import Cell, Claim
+from transnormer.report.table_view import TableView
+
+OURS = ("t1", "t2")
+SPEED_PAGE = "speed.html"
+# Their claims are below; of every other table the claim is its order.
+_WITH_CLAIMS = ("glue", "lm", "lra", "mlm")
+_SHOWN_REASONS = 12
+
+
+def paper_claims(views: Sequence[TableView], speeds: dict[str, dict[str, Any]]) -> list[Claim]:
+    """All of them, in the order of the paper's text; `speeds` are records of `transnormer bench speed` by name."""
+    return [
+        *_perplexity(views),
+        *_glue(views),
+        *_arena(views),
+        *_fastest(speeds),
+        *_orders(views),
+    ]
+
+
+def _perplexity(views: Sequence[TableView]) -> Iterator[Claim]:
+    vanilla, worst = lm.PAPER["vanilla"][1], max(lm.PAPER[row][1] for row in OURS)
+    said = "; ".join(f"{row} {lm.PAPER[row][1]:.2f}" for row in ("vanilla", *OURS))
+    found = [view for view in views if view.experiment.name == "lm" and "test" in view.table.figures]
+    others = [row for row in lm.PAPER if row not in (*OURS, "vanilla")]
+    yield _claim(
+        "TransNormer has the perplexity of a vanilla transformer",
+        f"Section 5.2, Table 4, WikiText-103, test: {said}. Counted as equal up to the paper's own factor, "
+        f"{worst / vanilla:.3f}.",
+        found,
+        lambda view: _against(view, ["test"], OURS, ["vanilla"], "lower", worst / vanilla),
+    )
+    yield _claim(
+        "TransNormer has a lower perplexity than every efficient transformer",
+        f"Section 5.2, Table 4, test: the best of the others is {min(lm.PAPER[row][1] for row in others):.2f}.",
+        found,
+        lambda view: _against(view, ["test"], OURS, others, "lower"),
+        others,
+    )
+
+
+def _glue(views: Sequence[TableView]) -> Iterator[Claim]:
+    average = {row: sum(numbers) / len(numbers) for row, numbers in glue.PAPER.items()}
+    found = [view for view in views if view.experiment.name == "glue"]
+    others = [row for row in glue.PAPER if row not in (*OURS, "vanilla")]
+    yield _claim(
+        "Fine-tuned on GLUE, T1 is better than a vanilla transformer",
+        f"Section 5.2, Table 5, mean of seven: t1 {average['t1']:.2f}, vanilla {average['vanilla']:.2f}.",
+        found,
+        lambda view: _against(view, _glue_figures(view), ["t1"], ["vanilla"], "higher"),
+    )
+    yield _claim(
+        "Fine-tuned on GLUE, TransNormer is better than every efficient transformer",
+        f"Section 5.2, Table 5, mean of seven: t1 {average['t1']:.2f}, t2 {average['t2']:.2f}, the best of the others "
+        f"{max(average[row] for row in others):.2f}.",
+        found,
+        lambda view: _against(view, _glue_figures(view), OURS, others, "higher"),
+        others,
+    )
+
+
+def _glue_figures(view: TableView) -> Sequence[str]:
+    """The seven tasks, or those of them that ran."""
+    return next(iter(view.table.means(view.records).values()))
+
+
+def _arena(views: Sequence[TableView]) -> Iterator[Claim]:
+    means = {row: sum(tasks.values()) / len(tasks) for row, tasks in lra.PAPER.items() if tasks}
+    others = [row for row in means if row not in OURS]
+    yield _claim(
+        "On the Long-Range Arena TransNormer is better than all others in the mean",
+        f"Section 5.2, Table 6: t1 {means['t1']:.2f}, t2 {means['t2']:.2f}, the best of the others "
+        f"{max(means[row] for row in others):.2f}.",
+        [view for view in views if view.experiment.name == "lra"],
+        lambda view: _against(view, lra.TASKS, OURS, others, "higher"),
+        others,
+    )
+
+
+def _fastest(speeds: dict[str, dict[str, Any]]) -> Iterator[Claim]:
+    for kind, word in (("train", "trains"), ("inference", "infers")):
+        papers = speed.PAPER[kind]
+        others = [row for row in papers if row not in OURS]
+        checks, caveats = [], []
+        for name, record in speeds.items():
+            measured = {row["method"] for row in record["rows"]}
+            if missing := [row for row in others if row not in measured]:
+                caveats.append(f"in {name} against {len(others) - len(missing)} of {len(others)} methods")
+            checks += _faster_at_each_length(name, record, kind, others)
+        outcome = verdict(checks, caveats)
+        ends = (speed.LENGTHS[0], speed.LENGTHS[-1])
+        said = ", ".join(f"t2 {papers['t2'][length]:g} at {length:,}" for length in ends)
+        yield Claim(
+            f"TransNormer {word} faster than all others from 1K to 5K tokens",
+            f"Section 5.3, Table 7, steps a second on an A6000: {said}.",
+            outcome.kind,
+            outcome.words,
+            outcome.caveats,
+            _reasons(checks),
+            [Cell("speed and kernels", SPEED_PAGE)] if checks else [],
+        )
+
+
+def _faster_at_each_length(name: str, record: dict[str, Any], kind: str, others: Sequence[str]) -> Iterator[Check]:
+    """The faster of T1 and T2 against the fastest of the others; what does not fit has no rate."""
+    rates = {(row["method"], row["length"]): row.get(f"{kind}_steps_per_second") for row in record["rows"]}
+    for length in record["settings"]["lengths"]:
+        at = {method: rate for (method, each), rate in rates.items() if each == length and rate}
+        ours, theirs = [row for row in OURS if row in at], [row for row in others if row in at]
+        if ours and theirs:
+            best, rival = max(ours, key=at.__getitem__), max(theirs, key=at.__getitem__)
+            holds = at[best] > at[rival]
+            yield Check(
+                f"{name}, {length:,} tokens: {best} {at[best]:,.0f}, {rival} {at[rival]:,.0f} steps a second: "
+                f"{'yes' if holds else 'no'}",
+                holds,
+            )
+
+
+def _orders(views: Sequence[TableView]) -> Iterator[Claim]:
+    """Of each table of an ablation or analysis: the paper's order of its rows."""
+    for view in views:
+        if view.experiment.name not in _WITH_CLAIMS and (headings := _ordered(view)):
+            said = "; ".join(f"{heading}: {_papers_order(view.table.figures[heading])}" for heading in headings)
+            yield _claim(f"{view.title}: the paper's order", f"Best first, {said}.", [view], _checks_of_order)
+
+
+def _ordered(view: TableView) -> list[str]:
+    """Headings under which the paper says what is better; a ratio has the order of what it is made of."""
+    figures = view.table.figures.items()
+    return [heading for heading, figure in figures if figure.paper and figure.better and not figure.relative_to]
+
+
+def _papers_order(figure: Figure) -> str:
+    rows = sorted(figure.paper, key=figure.paper.__getitem__, reverse=figure.better == "higher")
+    return ", ".join(f"{row} {figure.text(figure.paper[row])}" for row in rows)
+
+
+def _checks_of_order(view: TableView) -> list[Check]:
+    return [check for heading in _ordered(view) for check in order(view.table, view.records, heading)]
+
+
+def _against(
+    view: TableView,
+    headings: Sequence[str],
+    ours: Sequence[str],
+    others: Sequence[str],
+    better: Better,
+    within: float = 1.0,
+) -> list[Check]:
+    """Each of ours against each of the others that ran, by the mean of some figures."""
+    found = {row: sample(view.table, view.records, row, headings) for row in (*ours, *others)}
+    pairs = [(row, found[row], other, found[other]) for row, other in product(ours, others)]
+    return [compare(row, one, other, two, better, within) for row, one, other, two in pairs if one and two]
+
+
+def _claim(
+    text: str,
+    said: str,
+    views: Sequence[TableView],
+    checks_of: Callable[[TableView], list[Check]],
+    others: Sequence[str] = (),
+) -> Claim:
+    """The paper's set-up decides where it ran, otherwise those that did: a caveat, as are methods without runs."""
+    tested = {view.file: (view, checks) for view in views if (checks := checks_of(view))}
+    deciding = [pair for pair in tested.values() if pair[0].is_papers_setup] or list(tested.values())
+    caveats = []
+    for view, _ in deciding:
+        if not view.is_papers_setup:
+            caveats.append(f"in set-up {view.setup}")
+        ran = view.table.rows_that_ran(view.records)
+        if missing := [row for row in others if row not in ran]:
+            caveats.append(f"against {len(others) - len(missing)} of {len(others)} methods")
+    outcome = verdict([check for _, checks in deciding for check in checks], caveats)
+    named = len(tested) > 1
+    reasons = [
+        Check(f"{view.title}: {check.text}" if named else check.text, check.holds)
+        for view, checks in tested.values()
+        for check in checks
+    ]
+    links = [Cell(view.title, view.file) for view in views]
+    return Claim(text, said, outcome.kind, outcome.words, outcome.caveats, _reasons(reasons), links)
+
+
+def _reasons(checks: Sequence[Check]) -> list[str]:
+    """What speaks against a claim first, then what is unclear."""
+    ranked = sorted(checks, key=lambda check: {False: 0, None: 1, True: 2}[check.holds])
+    texts = [check.text for check in ranked[:_SHOWN_REASONS]]
+    more = len(ranked) - len(texts)
+    return [*texts, f"and {more} more"] if more else texts or ["No record says anything about it."]

@@ -1,0 +1,170 @@
+"""What records say about a claim: numbers with their spread over seeds, comparisons of them, and a verdict."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import Literal
+
+from transnormer.experiments.record import Data, Record
+from transnormer.experiments.table import Records, Table, mean
+
+Better = Literal["higher", "lower"]
+
+# Data on which the paper's own numbers are, as records call them; all others are named in a verdict.
+_PAPERS_DATA = ("published", "regenerated", "wikitext103")
+ON_STAND_IN = "on stand-in data"
+_SIGN = {"higher": ">", "lower": "<"}
+
+
+class Kind(StrEnum):
+    """Of a verdict, as a page colours it."""
+
+    HOLDS = "holds"
+    IN_PART = "in-part"
+    FAILS = "fails"
+    UNTESTED = "untested"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim, in words, and what is to be said before anybody relies on it."""
+
+    kind: Kind
+    words: str
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A number of ours: the mean over seeds, its standard error (None of one seed alone), and what qualifies it.
+
+    Two samples can be compared if their `data` are the same.
+    """
+
+    mean: float
+    error: float | None = None
+    data: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: whether it came out as claimed, or None where it cannot be said."""
+
+    text: str
+    holds: bool | None
+    caveats: tuple[str, ...] = ()
+
+
+def sample(table: Table, records: Records, row: str, headings: Sequence[str]) -> Sample | None:
+    """The mean of a row's figures; None where one has not run."""
+    means, variances, found = [], [], []
+    for heading in headings:
+        figure = table.figures[heading]
+        there = table.of(records, row, figure.column)
+        numbers = [value for value in map(figure.value, there) if value is not None]
+        if not numbers or len(numbers) < len(there):
+            return None
+        means.append(statistics.fmean(numbers))
+        finite = len(numbers) > 1 and all(map(math.isfinite, numbers))
+        variances.append(statistics.variance(numbers) / len(numbers) if finite else None)
+        found += there
+    variance = mean(variances)  # None where one is: of one seed
+    error = None if variance is None else math.sqrt(variance / len(headings))
+    digests = tuple(dict.fromkeys(record.data.digest for record in found))
+    return Sample(statistics.fmean(means), error, digests, tuple(_caveats(found)))
+
+
+def compare(name: str, one: Sample, other_name: str, other: Sample, better: Better, within: float = 1.0) -> Check:
+    """Whether one is better than the other by more than twice the error of their difference.
+
+    `within` is a factor by which it may be worse and still count as equal. Without seeds to judge by, the order counts,
+    and a caveat says so; what is no number (a run that diverged) is worse than any number.
+    """
+    caveats = tuple(dict.fromkeys([*one.caveats, *other.caveats]))
+    if None in (one.error, other.error):
+        caveats = ("with one seed", *caveats)
+    text = f"{name} {_text(one)} {_SIGN[better]} {other_name} {_text(other)}"
+    if one.data != other.data:
+        return Check(f"{text}: on different data, which cannot be compared", None)
+    worst = -math.inf if better == "higher" else math.inf
+    first, second = (worst if math.isnan(each.mean) else each.mean for each in (one, other))
+    if first == second:
+        return Check(f"{text}: equal", within > 1 or None, caveats)
+    allowed = second / within if better == "higher" else second * within
+    gain = first - allowed if better == "higher" else allowed - first
+    spread = 2 * math.hypot(one.error or 0.0, other.error or 0.0)
+    if within > 1:
+        text += f" × {within:.3f}"
+    if abs(gain) <= spread:
+        return Check(f"{text}: within the spread of seeds", None, caveats)
+    return Check(f"{text}: {'yes' if gain > 0 else 'no'}", gain > 0, caveats)
+
+
+def order(table: Table, records: Records, heading: str) -> list[Check]:
+    """Every pair of rows that the paper tells apart under a heading: does ours have the same order?"""
+    figure, checks = table.figures[heading], []
+    if figure.better is None:
+        return []
+    rows = [row for row in table.rows if figure.papers(row) is not None]
+    for pair in combinations(rows, 2):
+        ours = {row: sample(table, records, row, [heading]) for row in pair}
+        papers = {row: figure.paper[row] for row in pair}
+        first, second = sorted(pair, key=lambda row: papers[row], reverse=figure.better == "higher")
+        one, other = ours[first], ours[second]
+        if one and other and papers[first] != papers[second]:
+            check = compare(first, one, second, other, figure.better)
+            checks.append(Check(f"{heading}: {check.text}", check.holds, check.caveats))
+    return checks
+
+
+def verdict(checks: Sequence[Check], caveats: Iterable[str] = ()) -> Verdict:
+    """What all comparisons together say; only what holds without any caveat holds."""
+    decided = [check.holds for check in checks if check.holds is not None]
+    if not checks:
+        return Verdict(Kind.UNTESTED, "not tested")
+    said = tuple(dict.fromkeys([*caveats, *(caveat for check in checks for caveat in check.caveats)]))
+    if not decided:
+        return Verdict(Kind.UNTESTED, "tested, but undecided", said)
+    if not any(decided):
+        return Verdict(Kind.FAILS, f"does not hold{_on(said)}", said)
+    if not all(decided) or len(decided) < len(checks):
+        return Verdict(Kind.IN_PART, f"holds in part{_on(said)}", said)
+    if said:
+        return Verdict(Kind.IN_PART, f"holds{_on(said)}" if _on(said) else "holds, with reservations", said)
+    return Verdict(Kind.HOLDS, "holds")
+
+
+def _on(caveats: Sequence[str]) -> str:
+    return f" {ON_STAND_IN}" if ON_STAND_IN in caveats else ""
+
+
+def mixed_data(table: Table, records: Records) -> list[str]:
+    """A line for each column in which rows were trained on different data, so that they cannot be compared."""
+    lines = []
+    for column in table.columns:
+        rows: dict[str, dict[str, None]] = {}
+        for record in table.of(records, None, column):
+            row = (table.locate(record) or ("",))[0]
+            rows.setdefault(f"{record.data.label} ({record.data.digest[:12]})", {})[row] = None
+        if len(rows) > 1:
+            named = "; ".join(f"{data}: {', '.join(found)}" for data, found in rows.items())
+            lines.append(f"**{column} has records of {len(rows)} data sets, whose rows cannot be compared.** {named}.")
+    return lines
+
+
+def _text(one: Sample) -> str:
+    return f"{one.mean:,.2f}" + (f" ± {one.error:.2f}" if one.error is not None else "")
+
+
+def _caveats(records: Sequence[Record]) -> Iterable[str]:
+    for label in dict.fromkeys(record.data.label for record in records):
+        if label not in _PAPERS_DATA:
+            yield ON_STAND_IN if label == Data.STAND_IN else f"on {label}"
+    if any(record.changes for record in records):
+        yield "with changed settings"

@@ -1,0 +1,169 @@
+"""A static site of all results: claims, a page a table, figures, speed, runs. It opens from disk and loads nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from transnormer.errors import ConfigError, DataError
+from transnormer.experiments.table import NONE
+from transnormer.files import disk_errors, write_json, write_text
+from transnormer.report.claims import SPEED_PAGE, paper_claims
+from transnormer.report.context_curves import contexts, draw_contexts
+from transnormer.report.evidence import Kind
+from transnormer.report.page import Cell, Claim, Page, Picture, Section, Table, render
+from transnormer.report.run_page import run_page
+from transnormer.report.run_record import RunRecord
+from transnormer.report.speed_page import speed_page, speed_records
+from transnormer.report.table_view import TableView, data_labels, table_page, table_views
+
+# Lists what was written, so that a later call knows the folder as a site, and which files in it are its own.
+_MANIFEST = "site.json"
+_MADE_BY = "transnormer report site"
+_HINT = "choose another --out"
+_COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
+_NO_FIGURES = "There are no figures in this folder of results: `transnormer reproduce figures` draws them."
+
+
+def write_site(results: Path, out: Path, runs: Sequence[RunRecord] = ()) -> int:
+    """Write all pages, and the records and figures they link to, into a folder; how many pages there are."""
+    before = _files_of(out)
+    views = list(table_views(results))
+    copies = {**_record_files(results, views), **_figure_files(results)}
+    pages = site_pages(results, views, runs)
+    with disk_errors(out, hint=_HINT):
+        out.mkdir(exist_ok=True)
+        write_json(out / _MANIFEST, {"made_by": _MADE_BY, "files": sorted({*before, *pages, *copies})}, _HINT)
+        for name, source in copies.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, out / name)
+        for stale in before - pages.keys() - copies.keys():
+            (out / stale).unlink(missing_ok=True)
+    for name, page in pages.items():
+        write_text(out / name, render(page), _HINT)
+    write_json(out / _MANIFEST, {"made_by": _MADE_BY, "files": sorted({*pages, *copies})}, _HINT)
+    return len(pages)
+
+
+def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunRecord] = ()) -> dict[str, Page]:
+    """Every page by its file, each with links to the main ones."""
+    speeds, figures = speed_page(results), _figure_page(results)
+    if not (speeds or any(view.records for view in views)):
+        raise ConfigError(
+            f"{results} has no records" if results.is_dir() else f"{results} is not a folder",
+            "give --results a folder that `transnormer reproduce` or `transnormer bench` wrote",
+        )
+    claims = paper_claims(views, speed_records(results))
+    main = {
+        "index.html": _overview(claims, views),
+        **({SPEED_PAGE: speeds} if speeds else {}),
+        "figures.html": figures,
+        **({"runs.html": run_page(runs)} if runs else {}),
+    }
+    tables = {view.file: table_page(view, _links(view)) for view in views}
+    others = [Cell("Overview", "index.html"), Cell("Tables", "index.html#tables")]
+    others += [Cell(page.title, file) for file, page in main.items() if file != "index.html"]
+    facts = {"made by": f"{_MADE_BY}, from the records in {results.name}/ alone"}
+    return {
+        file: replace(
+            page, facts={**page.facts, **facts}, others=[replace(other, strong=other.href == file) for other in others]
+        )
+        for file, page in {**main, **tables}.items()
+    }
+
+
+def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
+    counts = Counter(claim.verdict for claim in claims)
+    summary = ", ".join(f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind])
+    rows = [
+        [
+            Cell(view.title, href=view.file),
+            str(len(view.records)),
+            data_labels(view.records),
+            ", ".join(sorted({str(record.seed) for record in view.records})) or NONE,
+            view.command,
+        ]
+        for view in views
+    ]
+    return Page(
+        "TransNormer, reproduced",
+        "What *The Devil in Linear Transformer* (Qin et al., EMNLP 2022) claims, and what our own runs say. Every "
+        "verdict is computed from records. A claim holds without reservation only on the paper's data, against all of "
+        "its methods, and beyond the spread of seeds.",
+        [
+            Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=claims),
+            Section("Tables", table=Table(["table", "records", "data", "seeds", "command"], rows)),
+        ],
+    )
+
+
+def _figure_page(results: Path) -> Page:
+    """The figures that lie in results/figures, and curves over the context, drawn anew."""
+    names = dict.fromkeys(
+        file.stem for file in sorted((results / "figures").glob("*.*")) if file.suffix in (".svg", ".png")
+    )
+    sections = [_figure(results / "figures", name) for name in names]
+    if text := contexts(results):
+        files = sorted((results / "contexts").glob("*.json"))
+        drawn = [Picture(svg=draw_contexts([file]), caption=file.stem) for file in files]
+        sections.append(Section("Context", text=text, pictures=drawn))
+    return Page("Figures", "Drawn from records and checkpoints." if sections else _NO_FIGURES, sections)
+
+
+def _figure(folder: Path, name: str) -> Section:
+    """A picture with its files, and its numbers as a table where there are some."""
+    files = [folder / f"{name}.{ending}" for ending in ("svg", "png", "csv")]
+    there = [file for file in files if file.is_file()]
+    image, numbers = there[0], folder / f"{name}.csv"
+    links = [Cell(file.suffix[1:].upper(), f"figures/{file.name}") for file in there]
+    picture = Picture(image=f"figures/{image.name}", alt=f"The figure {name}", files=links)
+    return Section(name, table=_table_of(numbers) if numbers.is_file() else None, pictures=[picture])
+
+
+def _table_of(file: Path) -> Table:
+    with file.open(encoding="utf-8", newline="") as text:
+        head, *rows = csv.reader(text)
+    return Table(head, rows)
+
+
+def _links(view: TableView) -> dict[str, str]:
+    """The address of each record's file on the site."""
+    return {record.name: f"records/{view.folder}/{record.name}.json" for record in view.records}
+
+
+def _record_files(results: Path, views: Sequence[TableView]) -> dict[str, Path]:
+    return {link: results / view.folder / f"{name}.json" for view in views for name, link in _links(view).items()}
+
+
+def _figure_files(results: Path) -> Mapping[str, Path]:
+    files = sorted((results / "figures").glob("*.*"))
+    return {f"figures/{file.name}": file for file in files if file.suffix in (".svg", ".png", ".csv")}
+
+
+def _files_of(out: Path) -> set[str]:
+    """What an earlier call wrote there; any other folder that is not empty is an error, and stays as it is."""
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out: there is no folder {out.parent}", "make it first, or give another --out")
+    if not out.exists():
+        return set()
+    if not out.is_dir():
+        raise ConfigError(f"--out: {out} is a file", "give a folder")
+    manifest = out / _MANIFEST
+    if not manifest.is_file():
+        if any(out.iterdir()):
+            raise ConfigError(f"--out: {out} has files that are no site of ours", "give a new folder, or an empty one")
+        return set()
+    try:
+        tree = json.loads(manifest.read_text(encoding="utf-8"))
+        if tree["made_by"] != _MADE_BY:
+            raise KeyError("made_by")
+        return {name for name in tree["files"] if not Path(name).is_absolute() and ".." not in Path(name).parts}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{manifest} is damaged, or another program's", "remove the folder, or give another --out"
+        ) from error
