@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint gpu-test oldest-test readme docs clean
+.PHONY: help demo test lint gpu-test site-test oldest-test readme docs clean
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -21,6 +21,9 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 
 gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled)
 	$(BIN)/python -m pytest -m gpu -n 8 --dist worksteal --durations=15
+
+site-test: $(STAMP)  ## the site in a real browser; needs chromium (apt-get install chromium), and for axe: npm install --no-save axe-core
+	$(BIN)/python -m pytest tests/report/test_site_in_browser.py -rs
 
 oldest-test:  ## the tests on the oldest torch that pyproject.toml allows (its wheel is large), in .venv-oldest/
 	$(PYTHON) -m venv .venv-oldest

@@ -6,43 +6,16 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from run_case import write_run
 
 from transnormer.errors import ConfigError, DataError
 from transnormer.report import run_page as of_runs
 from transnormer.report.page import Table, write_page
 from transnormer.report.run_page import run_page
 from transnormer.report.run_record import read_run, read_runs
-
-
-def write_run(
-    folder: Path, preset: str, finished: bool = True, test: dict[str, float | str] | None = None, **config: Any
-) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"preset": preset}, **config}))
-    lines = [{"kind": "train", "step": s, "loss": 5 / s, "tokens": 100 * s} for s in (1, 2, 4)]
-    lines.append({"kind": "eval", "step": 4, "split": "valid", "metrics": {"loss": 1.5}})
-    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if finished:
-        result = {
-            "preset": preset,
-            "parameters": 123_456,
-            "tokens_per_second": 789.4,
-            "metrics": {"loss": 1.5, "bits_per_byte": 2.164},
-            "test": test and {"split": "test", "step": 2, "metrics": test},
-            "protocol": "windows <of> 8",
-            "device": "cpu",
-            "precision": "float32",
-            "hardware": {"cpu": "a processor"},
-            "seed": 7,
-            "commit": None,
-            "versions": {"torch": "2.13"},
-        }
-        (folder / "result.json").write_text(json.dumps(result))
-    return folder
 
 
 def test_a_model_that_came_with_weights_is_called_by_them(tmp_path):

@@ -37,14 +37,13 @@ def _perplexity(views: Sequence[TableView]) -> Iterator[Claim]:
     others = [row for row in lm.PAPER if row not in (*OURS, "vanilla")]
     yield _claim(
         "TransNormer has the perplexity of a vanilla transformer",
-        f"Section 5.2, Table 4, WikiText-103, test: {said}. Counted as equal up to the paper's own factor, "
-        f"{worst / vanilla:.3f}.",
+        f"Table 4, WikiText-103, test: {said}. Counted as equal up to the paper's own factor, {worst / vanilla:.3f}.",
         found,
         lambda view: _against(view, ["test"], OURS, ["vanilla"], "lower", worst / vanilla),
     )
     yield _claim(
         "TransNormer has a lower perplexity than every efficient transformer",
-        f"Section 5.2, Table 4, test: the best of the others is {min(lm.PAPER[row][1] for row in others):.2f}.",
+        f"Table 4, test: the best of the others is {min(lm.PAPER[row][1] for row in others):.2f}.",
         found,
         lambda view: _against(view, ["test"], OURS, others, "lower"),
         others,
@@ -57,13 +56,13 @@ def _glue(views: Sequence[TableView]) -> Iterator[Claim]:
     others = [row for row in glue.PAPER if row not in (*OURS, "vanilla")]
     yield _claim(
         "Fine-tuned on GLUE, T1 is better than a vanilla transformer",
-        f"Section 5.2, Table 5, mean of seven: t1 {average['t1']:.2f}, vanilla {average['vanilla']:.2f}.",
+        f"Table 5, mean of seven: t1 {average['t1']:.2f}, vanilla {average['vanilla']:.2f}.",
         found,
         lambda view: _against(view, _glue_figures(view), ["t1"], ["vanilla"], "higher"),
     )
     yield _claim(
         "Fine-tuned on GLUE, TransNormer is better than every efficient transformer",
-        f"Section 5.2, Table 5, mean of seven: t1 {average['t1']:.2f}, t2 {average['t2']:.2f}, the best of the others "
+        f"Table 5, mean of seven: t1 {average['t1']:.2f}, t2 {average['t2']:.2f}, the best of the others "
         f"{max(average[row] for row in others):.2f}.",
         found,
         lambda view: _against(view, _glue_figures(view), OURS, others, "higher"),
@@ -81,7 +80,7 @@ def _arena(views: Sequence[TableView]) -> Iterator[Claim]:
     others = [row for row in means if row not in OURS]
     yield _claim(
         "On the Long-Range Arena TransNormer is better than all others in the mean",
-        f"Section 5.2, Table 6: t1 {means['t1']:.2f}, t2 {means['t2']:.2f}, the best of the others "
+        f"Table 6: t1 {means['t1']:.2f}, t2 {means['t2']:.2f}, the best of the others "
         f"{max(means[row] for row in others):.2f}.",
         [view for view in views if view.experiment.name == "lra"],
         lambda view: _against(view, lra.TASKS, OURS, others, "higher"),
@@ -93,7 +92,8 @@ def _fastest(speeds: dict[str, dict[str, Any]]) -> Iterator[Claim]:
     for kind, word in (("train", "trains"), ("inference", "infers")):
         papers = speed.PAPER[kind]
         others = [row for row in papers if row not in OURS]
-        checks, caveats = [], []
+        checks: list[Check] = []
+        caveats = []
         for name, record in speeds.items():
             measured = {row["method"] for row in record["rows"]}
             if missing := [row for row in others if row not in measured]:
@@ -104,7 +104,7 @@ def _fastest(speeds: dict[str, dict[str, Any]]) -> Iterator[Claim]:
         said = ", ".join(f"t2 {papers['t2'][length]:g} at {length:,}" for length in ends)
         yield Claim(
             f"TransNormer {word} faster than all others from 1K to 5K tokens",
-            f"Section 5.3, Table 7, steps a second on an A6000: {said}.",
+            f"Table 7, steps a second on an A6000: {said}.",
             outcome.kind,
             outcome.words,
             outcome.caveats,

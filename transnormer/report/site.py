@@ -80,7 +80,7 @@ def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunReco
 def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
     counts = Counter(claim.verdict for claim in claims)
     summary = ", ".join(f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind])
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             Cell(view.title, href=view.file),
             str(len(view.records)),

@@ -60,7 +60,8 @@ def _speed_table(records: dict[str, dict[str, Any]]) -> Iterator[Section]:
         settings = record["settings"]
         about = (
             f"{machine_of(record)}, {settings['num_hidden_layers']} layers of width {settings['hidden_size']}, batch "
-            f"{settings['batch']}, {settings['precision']}; {command_of(record)}."
+            f"{settings['batch']}, {settings['precision']}; {command_of(record)}, commit "
+            f"{(record['environment']['commit'] or NONE)[:12]}."
         )
         for kind, title in _KINDS.items():
             yield Section(

@@ -90,7 +90,7 @@ def table_page(view: TableView, link_of: dict[str, str]) -> Page:
         sections=[
             Section(
                 "Ours beside the paper's",
-                text="\n\n".join([*warnings, f"To make it anew: `{view.command}`"]),
+                text="\n\n".join([*warnings, f"To make it anew:\n```\n{view.command}\n```"]),
                 table=_beside(table, records),
                 notes="\n\n".join(notes),
             ),
@@ -144,7 +144,7 @@ def _ratio(ours: float | None, papers: float | None, stand_in: bool) -> Cell:
 def _records(view: TableView, link_of: dict[str, str]) -> Section:
     """One line a run, which links to its file; the protocols of all above it."""
     protocols = dict.fromkeys(record.protocol for record in view.records)
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             Cell(record.name, href=link_of[record.name]),
             str(record.seed),
