@@ -78,7 +78,7 @@ class Browser:
         )
         for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-            self.call("Input.dispatchMouseEvent", type=kind, x=left + width / 2, y=top + height / 2, **button)
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
     def press(self, key: str) -> None:
         """A key, as it comes from a keyboard: to whatever has the focus."""

@@ -134,7 +134,8 @@ def _orders(views: Sequence[TableView]) -> Iterator[Claim]:
     for view in views:
         if view.experiment.name not in _WITH_CLAIMS and (headings := _ordered(view)):
             said = "; ".join(f"{heading}: {_papers_order(view.table.figures[heading])}" for heading in headings)
-            yield _claim(f"{view.title}: the paper's order", f"Best first, {said}.", [view], _checks_of_order)
+            rows = list(dict.fromkeys(row for heading in headings for row in view.table.figures[heading].paper))
+            yield _claim(f"{view.title}: the paper's order", f"Best first, {said}.", [view], _checks_of_order, rows)
 
 
 def _ordered(view: TableView) -> list[str]:
@@ -171,9 +172,9 @@ def _claim(
     said: str,
     views: Sequence[TableView],
     checks_of: Callable[[TableView], list[Check]],
-    others: Sequence[str] = (),
+    rows: Sequence[str] = (),
 ) -> Claim:
-    """The paper's set-up decides where it ran, otherwise those that did: a caveat, as are methods without runs."""
+    """The paper's set-up decides where it ran, otherwise those that did: a caveat, as are rows without runs."""
     tested = {view.file: (view, checks) for view in views if (checks := checks_of(view))}
     deciding = [pair for pair in tested.values() if pair[0].is_papers_setup] or list(tested.values())
     caveats = []
@@ -181,17 +182,16 @@ def _claim(
         if not view.is_papers_setup:
             caveats.append(f"in set-up {view.setup}")
         ran = view.table.rows_that_ran(view.records)
-        if missing := [row for row in others if row not in ran]:
-            caveats.append(f"against {len(others) - len(missing)} of {len(others)} methods")
+        if missing := [row for row in rows if row not in ran]:
+            caveats.append(f"with {len(rows) - len(missing)} of {len(rows)} rows of the table")
     outcome = verdict([check for _, checks in deciding for check in checks], caveats)
-    named = len(tested) > 1
     reasons = [
-        Check(f"{view.title}: {check.text}" if named else check.text, check.holds)
-        for view, checks in tested.values()
-        for check in checks
+        f"{view.title}: {text}" if len(tested) > 1 else text
+        for view, checks in sorted(tested.values(), key=lambda pair: not pair[0].is_papers_setup)
+        for text in _reasons(checks)
     ]
     links = [Cell(view.title, view.file) for view in views]
-    return Claim(text, said, outcome.kind, outcome.words, outcome.caveats, _reasons(reasons), links)
+    return Claim(text, said, outcome.kind, outcome.words, outcome.caveats, reasons or _reasons([]), links)
 
 
 def _reasons(checks: Sequence[Check]) -> list[str]:

@@ -94,7 +94,7 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
         "TransNormer, reproduced",
         "What *The Devil in Linear Transformer* (Qin et al., EMNLP 2022) claims, and what our own runs say. Every "
         "verdict is computed from records. A claim holds without reservation only on the paper's data, against all of "
-        "its methods, and beyond the spread of seeds.",
+        "its methods, and beyond the spread of seeds (twice the standard error of a difference; ± is that of a mean).",
         [
             Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=claims),
             Section("Tables", table=Table(["table", "records", "data", "seeds", "command"], rows)),

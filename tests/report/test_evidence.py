@@ -1,0 +1,117 @@
+"""Verdicts from numbers made by hand: order, spread of seeds, data, and what is missing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from record_case import PUBLISHED, STAND_IN, make_record
+
+from transnormer.experiments.paper.lra import TABLE
+from transnormer.experiments.table import Figure, Table, score
+from transnormer.report.evidence import Check, Kind, Sample, compare, mixed_data, order, sample, verdict
+
+YES, NO, UNCLEAR = Check("", True), Check("", False), Check("", None)
+
+
+@pytest.mark.parametrize(
+    ("checks", "caveats", "kind", "words"),
+    [
+        ([], [], Kind.UNTESTED, "not tested"),
+        ([], ["on stand-in data"], Kind.UNTESTED, "not tested"),
+        ([YES, YES], [], Kind.HOLDS, "holds"),
+        ([YES, YES], ["on stand-in data"], Kind.IN_PART, "holds on stand-in data"),
+        ([YES], ["with one seed"], Kind.IN_PART, "holds, with reservations"),
+        ([YES, NO], [], Kind.IN_PART, "holds in part"),
+        ([YES, UNCLEAR], [], Kind.IN_PART, "holds in part"),
+        ([NO, UNCLEAR], [], Kind.FAILS, "does not hold"),
+        ([NO], ["on stand-in data"], Kind.FAILS, "does not hold on stand-in data"),
+        ([UNCLEAR], [], Kind.UNTESTED, "tested, but undecided"),
+    ],
+)
+def test_verdicts(checks: list[Check], caveats: list[str], kind: Kind, words: str) -> None:
+    found = verdict(checks, caveats)
+    assert (found.kind, found.words) == (kind, words)
+
+
+def test_a_caveat_of_any_comparison_is_one_of_the_verdict() -> None:
+    found = verdict([YES, Check("", True, ("on stand-in data",))], ["against 2 of 3 methods"])
+    assert found.caveats == ("against 2 of 3 methods", "on stand-in data")
+    assert found.kind == Kind.IN_PART
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "better", "holds"),
+    [
+        (Sample(3.0, 0.1), Sample(2.0, 0.1), "higher", True),
+        (Sample(3.0, 0.1), Sample(2.0, 0.1), "lower", False),
+        (Sample(2.2, 0.1), Sample(2.0, 0.1), "higher", None),  # twice the error of the difference is 0.28
+        (Sample(2.3, 0.1), Sample(2.0, 0.1), "higher", True),
+        (Sample(math.nan, 0.1), Sample(2.0, 0.1), "higher", False),
+        (Sample(2.0, 0.1), Sample(math.nan, 0.1), "lower", True),
+        (Sample(math.inf, 0.1), Sample(2.0, 0.1), "lower", False),
+        (Sample(2.0, 0.1), Sample(2.0, 0.1), "lower", None),
+        (Sample(3.0, 0.1, ("a",)), Sample(2.0, 0.1, ("b",)), "higher", None),  # other data
+    ],
+)
+def test_a_difference_counts_beyond_the_spread_of_seeds(one: Sample, other: Sample, better, holds) -> None:
+    found = compare("one", one, "other", other, better)
+    assert found.holds is holds
+    assert "with one seed" not in found.caveats
+
+
+def test_of_one_seed_the_order_counts_and_is_said_to_be_so() -> None:
+    found = compare("t1", Sample(2.01), "t2", Sample(2.0, 0.1), "higher")
+    assert (found.text, found.holds) == ("t1 2.01 > t2 2.00 ± 0.10: within the spread of seeds", None)
+    found = compare("t1", Sample(2.01), "t2", Sample(2.0), "higher")
+    assert (found.text, found.holds, found.caveats) == ("t1 2.01 > t2 2.00: yes", True, ("with one seed",))
+
+
+@pytest.mark.parametrize(("ours", "holds"), [(31.0, True), (31.3, True), (31.4, False)])
+def test_equal_up_to_a_factor(ours: float, holds: bool) -> None:
+    assert compare("t2", Sample(ours), "vanilla", Sample(31.01), "lower", within=1.011).holds is holds
+
+
+def test_a_sample_has_the_mean_and_the_error_of_the_mean_over_seeds() -> None:
+    records = [make_record("text", "t2", seed, value) for seed, value in ((1, 0.60), (2, 0.62), (3, 0.64))]
+    found = sample(TABLE, records, "t2", ["text"])
+    assert found is not None
+    assert (found.mean, found.error) == pytest.approx((62.0, 2.0 / math.sqrt(3)))
+    assert found.caveats == ()
+    assert sample(TABLE, records, "t2", ["text", "image"]) is None
+    records += [make_record("image", "t2", seed, value, data=STAND_IN) for seed, value in ((1, 0.4), (2, 0.44))]
+    both = sample(TABLE, records, "t2", ["text", "image"])
+    assert both is not None
+    error = math.sqrt((2.0**2 / 3) + (8.0 / 2)) / 2  # of the mean of two independent means
+    assert (both.mean, both.error) == pytest.approx((52.0, error))
+    assert both.caveats == ("on stand-in data",)
+    changed = [make_record("text", "t2", 1, 0.6, changes={"train.steps": 3}, data={**PUBLISHED, "label": "enwiki"})]
+    one = sample(TABLE, changed, "t2", ["text"])
+    assert one is not None
+    assert (one.error, one.caveats) == (None, ("on enwiki", "with changed settings"))
+
+
+def three_rows() -> Table:
+    paper = {"t2": 3.0, "t1": 2.0, "vanilla": 1.0}
+    return Table(
+        "a table", "", list(paper), list(paper), {"text": Figure("text", score, paper, "higher")}, TABLE.locate
+    )
+
+
+def test_the_papers_order_is_tested_pair_by_pair() -> None:
+    records = [make_record("text", row, accuracy=value) for row, value in (("t2", 0.5), ("t1", 0.3), ("vanilla", 0.4))]
+    found = {check.text: check.holds for check in order(three_rows(), records, "text")}
+    assert found == {
+        "text: t2 50.00 > t1 30.00: yes": True,
+        "text: t2 50.00 > vanilla 40.00: yes": True,
+        "text: t1 30.00 > vanilla 40.00: no": False,
+    }
+    assert len(order(three_rows(), records[:2], "text")) == 1
+
+
+def test_two_data_sets_in_one_column_are_said() -> None:
+    records = [make_record("text", "t2"), make_record("image", "t2"), make_record("text", "t1", data=STAND_IN)]
+    (line,) = mixed_data(TABLE, records)
+    assert line.startswith("**text has records of 2 data sets")
+    assert "published (0): t2; stand-in (0): t1" in line
+    assert mixed_data(TABLE, records[:2]) == []

@@ -1,0 +1,176 @@
+"""The site without a browser: pages, links, numbers from records alone, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from record_case import STAND_IN, record_tree
+from run_case import write_run
+
+from transnormer.errors import ConfigError, DataError
+from transnormer.experiments.paper import experiment, list_tables
+from transnormer.report.run_record import read_runs
+from transnormer.report.site import write_site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Links(HTMLParser):
+    """Every address and every place of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.links += [value for name in ("href", "src") if (value := found.get(name))]
+        if place := found.get("id"):
+            self.places.add(place)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Three records, a benchmark and a figure."""
+    folder = tmp_path / "results"
+    (folder / "lra").mkdir(parents=True)
+    for task, method, accuracy in (("text", "t2", 0.7213), ("text", "vanilla", 0.6), ("listops", "t2", 0.41)):
+        write_record(folder, record_tree(task, method, accuracy=accuracy))
+    (folder / "figures").mkdir()
+    (folder / "figures" / "figure1.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    (folder / "figures" / "figure1.csv").write_text("method,score\nt2,12.5\n")
+    (folder / "bench").mkdir()
+    shutil.copy(ROOT / "results" / "bench" / "speed-paper.json", folder / "bench")
+    return folder
+
+
+def write_record(results: Path, tree: dict) -> None:
+    (results / "lra" / f"{tree['name']}.json").write_text(json.dumps(tree))
+
+
+def text(site: Path, page: str) -> str:
+    return (site / page).read_text(encoding="utf-8")
+
+
+def test_every_link_leads_to_a_file_and_a_place_of_the_site(results: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    write_site(results, site, read_runs([write_run(tmp_path / "run", "t2-tiny")]))
+    pages = {page.name: Links(page) for page in site.glob("*.html")}
+    assert {"index.html", "speed.html", "figures.html", "runs.html", "lra.html"} <= pages.keys()
+    links = [link for page in pages.values() for link in page.links]
+    assert "records/lra/text-t2-42.json" in links
+    assert "figures/figure1.svg" in links
+    for link in links:
+        address, _, place = link.partition("#")
+        assert not address or (site / address).is_file(), link
+        assert not place or place == "content" or place in pages[address].places, link
+
+
+def test_every_table_of_the_paper_has_a_page(results: Path, tmp_path: Path) -> None:
+    write_site(results, tmp_path / "site")
+    overview = text(tmp_path / "site", "index.html")
+    papers = [
+        name
+        for name in list_tables()
+        if any(f.paper for table in experiment(name).tables for f in table.figures.values())
+    ]
+    assert {"glue", "lm", "lra", "mlm"} <= set(papers)
+    for name in papers:
+        assert experiment(name).title in overview
+
+
+@pytest.mark.parametrize("page", ["index.html", "lra.html", "speed.html", "figures.html"])
+def test_every_page_changes_with_its_records(results: Path, tmp_path: Path, page: str) -> None:
+    """A number that was typed into a page would stay."""
+    for task in ("listops", "image", "pathfinder", "retrieval"):
+        for method in ("t2", "vanilla"):
+            write_record(results, record_tree(task, method, accuracy=0.5))
+    write_site(results, tmp_path / "before")
+    write_record(results, record_tree("text", "t2", accuracy=0.7654))
+    bench = results / "bench" / "speed-paper.json"
+    record = json.loads(bench.read_text())
+    next(row for row in record["rows"] if row["method"] == "t2")["train_steps_per_second"] = 4321.5
+    bench.write_text(json.dumps(record))
+    (results / "figures" / "figure1.csv").write_text("method,score\nt2,4321.5\n")
+    write_site(results, tmp_path / "after")
+    number = {"index.html": "55.31", "lra.html": "76.54"}.get(page, "4,321.5" if page == "speed.html" else "4321.5")
+    assert number not in text(tmp_path / "before", page)
+    assert number in text(tmp_path / "after", page)
+
+
+def test_a_table_page_has_ours_the_papers_the_ratio_and_where_they_come_from(results: Path, tmp_path: Path) -> None:
+    write_record(results, record_tree("text", "t1", accuracy=0.5, commit="abcdef0123456789", data=STAND_IN))
+    write_site(results, tmp_path / "site")
+    page = text(tmp_path / "site", "lra.html")
+    for part in ("<strong>72.13†</strong>", ">72.20<", "transnormer reproduce lra", "skyformer: any", "abcdef012345<"):
+        assert part in page or part.replace("†", "") in page, part
+    assert "transnormer train lra/text" in page
+    assert "text has records of 2 data sets" in page
+    assert f"{41 / 41.6:.3f}" in page
+    # Once a column has stand-in data, nothing in it is divided by the paper's.
+    assert f"{72.13 / 72.2:.3f}" not in page
+
+
+def test_a_table_that_never_ran_says_so(results: Path, tmp_path: Path) -> None:
+    write_site(results, tmp_path / "site")
+    assert "Nothing has run yet" in text(tmp_path / "site", "lm-wikitext103.html")
+    assert "Nothing has run yet" not in text(tmp_path / "site", "lra.html")
+
+
+def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_site(results, tmp_path / name)
+    files = [file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*") if file.is_file()]
+    assert all((tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes() for file in files)
+
+
+def test_an_older_site_is_replaced_and_what_is_not_its_own_stays(results: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    write_site(results, site, read_runs([write_run(tmp_path / "run", "t2-tiny")]))
+    (site / "mine.txt").write_text("mine")
+    (results / "lra" / "listops-t2-42.json").unlink()
+    write_site(results, site)
+    assert not (site / "runs.html").exists()
+    assert not (site / "records" / "lra" / "listops-t2-42.json").exists()
+    assert (site / "mine.txt").read_text() == "mine"
+
+
+def test_no_other_folder_is_written_into(results: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "index.html").write_text("somebody's")
+    with pytest.raises(ConfigError, match="no site of ours"):
+        write_site(results, foreign)
+    assert [file.name for file in foreign.iterdir()] == ["index.html"]
+    with pytest.raises(ConfigError, match="is a file"):
+        write_site(results, foreign / "index.html")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        write_site(results, tmp_path / "typo" / "site")
+    (foreign / "site.json").write_text("{}")
+    with pytest.raises(DataError, match=r"site.json is damaged, or another program's"):
+        write_site(results, foreign)
+    (foreign / "site.json").write_text(json.dumps({"made_by": "transnormer report site", "files": ["../results/lra"]}))
+    write_site(results, foreign)
+    assert (results / "lra").is_dir()
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_results_without_records(tmp_path: Path, make: bool) -> None:
+    if make:
+        (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty has no records" if make else "empty is not a folder"):
+        write_site(tmp_path / "empty", tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_damaged_record_is_named(results: Path, tmp_path: Path) -> None:
+    (results / "lra" / "text-t2-42.json").write_text("{")
+    with pytest.raises(DataError, match=r"text-t2-42.json is not JSON"):
+        write_site(results, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
