@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
-GROUPS = {"data": ["prepare", "show", "verify", "info"], "bench": ["ops", "speed", "decode"]}
+GROUPS = {
+    "data": ["prepare", "show", "verify", "info"],
+    "bench": ["ops", "speed", "decode"],
+    "report": ["runs", "site"],
+}
 VERBS = [
     "demo",
     "train",
@@ -18,7 +22,6 @@ VERBS = [
     "explain",
     "doctor",
     "export",
-    "report",
     "reproduce",
     *GROUPS,
 ]

@@ -39,7 +39,7 @@ ALL = {method: 0.6 if method in ("t1", "t2") else 0.5 for method in METHODS}
 
 def test_without_records_nothing_is_tested() -> None:
     claims = paper_claims([TableView(experiment("lra"), "skyformer", lra.TABLE, [])], {})
-    assert len(claims) == 7
+    assert len(claims) == 8
     assert {claim.in_words for claim in claims} == {"not tested"}
 
 
@@ -70,8 +70,8 @@ def test_what_keeps_the_arena_from_holding(view: TableView, words: str, caveats:
 def test_the_papers_setup_decides_where_it_ran() -> None:
     found = claim(ARENA, [arena(ALL), arena({**ALL, "t1": 0.4, "t2": 0.4}, setup="tuned")])
     assert found.in_words == "holds"
-    assert found.reasons[0].startswith("Long-Range Arena: t1 60.20 ± 0.03 > vanilla 50.20 ± 0.03: yes")
-    assert any("set-up tuned: t1 40.20 ± 0.03 > vanilla" in reason for reason in found.reasons)
+    assert found.reasons[0].startswith("Long-Range Arena: t1 60.20 ± 0.04 > vanilla 50.20 ± 0.04: yes")
+    assert any("set-up tuned: t1 40.20 ± 0.04 > vanilla" in reason for reason in found.reasons)
 
 
 def speeds(t2: float, others: float, methods: list[str]) -> dict[str, Any]:
@@ -132,3 +132,30 @@ def test_every_other_table_claims_its_order() -> None:
     assert found.said == "Best first, text: t2 3.00, t1 2.00, vanilla 1.00."
     assert found.in_words == "holds, with reservations"
     assert found.caveats == ("with 2 of 3 rows of the table",)
+
+
+def dilution(**areas: float) -> dict[str, Any]:
+    mixers = {"linear": ["linear_elu"], "vanilla": ["softmax"], "t2": ["diag", "norm"], "mixed": ["norm", "softmax"]}
+    return {
+        "runs": [
+            {"mean": {"area": area}, "layers": [{"mixer": m} for m in mixers[name]]} for name, area in areas.items()
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "words", "caveats"),
+    [
+        (None, "not tested", ()),
+        (dilution(linear=0.5, mixed=0.9), "not tested", ()),
+        (dilution(linear=0.5, vanilla=0.8, t2=0.7), "holds, with reservations", ("with one seed",)),
+        (dilution(linear=0.5, t2=0.7), "holds, with reservations", ("with one of two comparisons", "with one seed")),
+        (dilution(linear=0.75, vanilla=0.8, t2=0.7), "holds in part", ("with one seed",)),
+        (dilution(linear=0.9, vanilla=0.8, t2=0.7), "does not hold", ("with one seed",)),
+    ],
+)
+def test_dilution(record: dict[str, Any] | None, words: str, caveats: tuple[str, ...]) -> None:
+    found = next(
+        claim for claim in paper_claims([], {}, record) if claim.text.startswith("Linear attention is diluted")
+    )
+    assert (found.in_words, found.caveats) == (words, caveats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from record_case import PUBLISHED, STAND_IN, make_record
@@ -45,8 +46,8 @@ def test_a_caveat_of_any_comparison_is_one_of_the_verdict() -> None:
     [
         (Sample(3.0, 0.1), Sample(2.0, 0.1), "higher", True),
         (Sample(3.0, 0.1), Sample(2.0, 0.1), "lower", False),
-        (Sample(2.2, 0.1), Sample(2.0, 0.1), "higher", None),  # twice the error of the difference is 0.28
-        (Sample(2.3, 0.1), Sample(2.0, 0.1), "higher", True),
+        (Sample(2.15, 0.1), Sample(2.0, 0.1), "higher", None),
+        (Sample(2.25, 0.1), Sample(2.0, 0.1), "higher", True),
         (Sample(math.nan, 0.1), Sample(2.0, 0.1), "higher", False),
         (Sample(2.0, 0.1), Sample(math.nan, 0.1), "lower", True),
         (Sample(math.inf, 0.1), Sample(2.0, 0.1), "lower", False),
@@ -72,30 +73,29 @@ def test_equal_up_to_a_factor(ours: float, holds: bool) -> None:
     assert compare("t2", Sample(ours), "vanilla", Sample(31.01), "lower", within=1.011).holds is holds
 
 
-def test_a_sample_has_the_mean_and_the_error_of_the_mean_over_seeds() -> None:
+def test_a_sample_has_the_mean_and_the_deviation_over_seeds() -> None:
     records = [make_record("text", "t2", seed, value) for seed, value in ((1, 0.60), (2, 0.62), (3, 0.64))]
     found = sample(TABLE, records, "t2", ["text"])
     assert found is not None
-    assert (found.mean, found.error) == pytest.approx((62.0, 2.0 / math.sqrt(3)))
+    assert (found.mean, found.deviation) == pytest.approx((62.0, 2.0))
     assert found.caveats == ()
     assert sample(TABLE, records, "t2", ["text", "image"]) is None
     records += [make_record("image", "t2", seed, value, data=STAND_IN) for seed, value in ((1, 0.4), (2, 0.44))]
     both = sample(TABLE, records, "t2", ["text", "image"])
     assert both is not None
-    error = math.sqrt((2.0**2 / 3) + (8.0 / 2)) / 2  # of the mean of two independent means
-    assert (both.mean, both.error) == pytest.approx((52.0, error))
+    deviation = math.sqrt(2.0**2 + 8.0) / 2  # of the mean of two independent numbers
+    assert (both.mean, both.deviation) == pytest.approx((52.0, deviation))
     assert both.caveats == ("on stand-in data",)
     changed = [make_record("text", "t2", 1, 0.6, changes={"train.steps": 3}, data={**PUBLISHED, "label": "enwiki"})]
     one = sample(TABLE, changed, "t2", ["text"])
     assert one is not None
-    assert (one.error, one.caveats) == (None, ("on enwiki", "with changed settings"))
+    assert (one.deviation, one.caveats) == (None, ("on enwiki", "with changed settings"))
 
 
-def three_rows() -> Table:
+def three_rows(**options: Any) -> Table:
     paper = {"t2": 3.0, "t1": 2.0, "vanilla": 1.0}
-    return Table(
-        "a table", "", list(paper), list(paper), {"text": Figure("text", score, paper, "higher")}, TABLE.locate
-    )
+    figures = {"text": Figure("text", score, paper, "higher")}
+    return Table("a table", "", list(paper), list(paper), figures, TABLE.locate, **options)
 
 
 def test_the_papers_order_is_tested_pair_by_pair() -> None:
@@ -107,6 +107,8 @@ def test_the_papers_order_is_tested_pair_by_pair() -> None:
         "text: t1 30.00 > vanilla 40.00: no": False,
     }
     assert len(order(three_rows(), records[:2], "text")) == 1
+    (pair,) = order(three_rows(groups=[["t2", "vanilla"], ["t1"]]), records, "text")
+    assert pair.text == "text: t2 50.00 > vanilla 40.00: yes"
 
 
 def test_two_data_sets_in_one_column_are_said() -> None:

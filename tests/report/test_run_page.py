@@ -132,6 +132,25 @@ def test_every_evaluation_is_drawn_and_words_are_gaps(tmp_path, monkeypatch):
     assert dots.y == pytest.approx([1.5, 1.25, math.nan, math.nan], nan_ok=True)
 
 
+def with_data(folder: Path, digest: str) -> Path:
+    (folder / "data.json").write_text(json.dumps({"store": f"/stores/{digest}-store", "digest": digest * 16}))
+    return folder
+
+
+def test_losses_of_different_data_or_tasks_do_not_share_an_axis(tmp_path):
+    """A store's digest is of its tokens, so of its tokenizer too."""
+    a, b, c, d = (write_run(tmp_path / name, "t2-tiny", task="causal_lm") for name in "abcd")
+    with_data(a, "x"), with_data(b, "y"), with_data(c, "x")
+    masked = with_data(write_run(tmp_path / "e", "t2-tiny", task="masked_lm"), "x")
+    charts = of_runs.loss_charts(read_runs([a, b, c, d, masked]))
+    shown = [[name for name in "abcde" if f">{name}</text>" in chart.svg] for chart in charts]
+    assert shown == [["a", "c"], ["b"], ["d"], ["e"]]
+    assert charts[0].caption == "causal_lm on x-store, digest xxxxxxxxxxxx: a, c."
+    write_page(run_page(read_runs([a, b])), tmp_path / "page.html")
+    assert "each has a chart of its own" in (tmp_path / "page.html").read_text()
+    assert len(of_runs.loss_charts(read_runs([a, c]))) == 1
+
+
 def test_any_other_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="not a run folder"):
         read_run(tmp_path)

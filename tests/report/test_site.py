@@ -45,6 +45,8 @@ def results(tmp_path: Path) -> Path:
     (folder / "figures").mkdir()
     (folder / "figures" / "figure1.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     (folder / "figures" / "figure1.csv").write_text("method,score\nt2,12.5\n")
+    facts = {"paper": "T2 is highest.", "sources": ["lra/*.json"], "notes": ["without a score: flash"]}
+    (folder / "figures" / "figure1.json").write_text(json.dumps(facts))
     (folder / "bench").mkdir()
     shutil.copy(ROOT / "results" / "bench" / "speed-paper.json", folder / "bench")
     return folder
@@ -115,6 +117,19 @@ def test_a_table_page_has_ours_the_papers_the_ratio_and_where_they_come_from(res
     assert f"{41 / 41.6:.3f}" in page
     # Once a column has stand-in data, nothing in it is divided by the paper's.
     assert f"{72.13 / 72.2:.3f}" not in page
+
+
+def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(results: Path, tmp_path: Path) -> None:
+    write_site(results, tmp_path / "few")
+    page = text(tmp_path / "few", "figures.html")
+    for part in ("The paper: T2 is highest.", "without a score: flash", ">12.5</td>", 'href="figures/figure1.csv"'):
+        assert part in page, part
+    (results / "figures" / "figure1.csv").write_text("method,score\n" + "t2,12.5\n" * 500)
+    write_site(results, tmp_path / "many")
+    assert "12.5" not in text(tmp_path / "many", "figures.html")
+    shutil.rmtree(results / "figures")
+    write_site(results, tmp_path / "none")
+    assert "transnormer reproduce figures" in text(tmp_path / "none", "figures.html")
 
 
 def test_a_table_that_never_ran_says_so(results: Path, tmp_path: Path) -> None:

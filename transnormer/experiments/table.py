@@ -71,6 +71,7 @@ class Table:
     variant: Callable[[Record], Any] | None = None
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
     notes: Callable[[Records], Sequence[str]] = lambda _: ()  # below it, after what its marks mean
+    groups: Sequence[Sequence[str]] = ()  # rows that the paper compares with each other; all, where none are named
 
     def markdown(self, records: Records) -> str:
         """The best of ours under each heading is bold; a row that the paper does not have is said to be so."""

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from transnormer.experiments.paper import glue, lm, lra, speed
 from transnormer.experiments.table import Figure
-from transnormer.report.evidence import Better, Check, compare, order, sample, verdict
+from transnormer.report.evidence import Better, Check, Sample, compare, order, sample, verdict
 from transnormer.report.page import Cell, Claim
 from transnormer.report.table_view import TableView
 
 OURS = ("t1", "t2")
-SPEED_PAGE = "speed.html"
+SPEED_PAGE, FIGURE_PAGE = "speed.html", "figures.html"
+_KIND_BY_MIXERS = {
+    frozenset({"linear_elu"}): "1+elu",
+    frozenset({"softmax"}): "vanilla",
+    frozenset({"diag", "norm"}): "TransNormer",
+}
 # Their claims are below; of every other table the claim is its order.
 _WITH_CLAIMS = ("glue", "lm", "lra", "mlm")
 _SHOWN_REASONS = 12
 
 
-def paper_claims(views: Sequence[TableView], speeds: dict[str, dict[str, Any]]) -> list[Claim]:
-    """All of them, in the order of the paper's text; `speeds` are records of `transnormer bench speed` by name."""
+def paper_claims(
+    views: Sequence[TableView], speeds: dict[str, dict[str, Any]], dilution: dict[str, Any] | None = None
+) -> list[Claim]:
+    """All of them: results, speed, and the two devils with their cures.
+
+    `speeds` are records of `transnormer bench speed` by name, `dilution` that of `transnormer analyse dilution`.
+    """
     return [
         *_perplexity(views),
         *_glue(views),
         *_arena(views),
         *_fastest(speeds),
+        _dilution(dilution),
         *_orders(views),
     ]
 
@@ -127,6 +139,35 @@ def _faster_at_each_length(name: str, record: dict[str, Any], kind: str, others:
                 f"{'yes' if holds else 'no'}",
                 holds,
             )
+
+
+def _dilution(record: dict[str, Any] | None) -> Claim:
+    """Of each kind of model, known by its mixers, the area under the curve of locally accumulated attention."""
+    areas: dict[str, list[float]] = {}
+    for row in record["runs"] if record else []:
+        kind = _KIND_BY_MIXERS.get(frozenset(layer["mixer"] for layer in row["layers"]), "other")
+        areas.setdefault(kind, []).append(row["mean"]["area"])
+    samples = {
+        kind: Sample(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
+        for kind, found in areas.items()
+    }
+    linear = samples.get("1+elu")
+    checks = [
+        compare(kind, samples[kind], "1+elu", linear, "higher")
+        for kind in ("vanilla", "TransNormer")
+        if linear and kind in samples
+    ]
+    outcome = verdict(checks, ["with one of two comparisons"] if len(checks) == 1 else [])
+    return Claim(
+        "Linear attention is diluted over the sequence, vanilla attention and TransNormer attend to neighbours",
+        "Figure 2a: the share of attention near a token rises slowly for linear attention, steeply for both others. "
+        "Ours: area under that curve, 0.5 where attention is uniform.",
+        outcome.kind,
+        outcome.words,
+        outcome.caveats,
+        _reasons(checks),
+        [Cell("figures", FIGURE_PAGE)],
+    )
 
 
 def _orders(views: Sequence[TableView]) -> Iterator[Claim]:

@@ -41,13 +41,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """A number of ours: the mean over seeds, its standard error (None of one seed alone), and what qualifies it.
+    """A number of ours: the mean over seeds, their standard deviation (None of one alone), and what qualifies it.
 
     Two samples can be compared if their `data` are the same.
     """
 
     mean: float
-    error: float | None = None
+    deviation: float | None = None
     data: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
 
@@ -72,22 +72,22 @@ def sample(table: Table, records: Records, row: str, headings: Sequence[str]) ->
             return None
         means.append(statistics.fmean(numbers))
         finite = len(numbers) > 1 and all(map(math.isfinite, numbers))
-        variances.append(statistics.variance(numbers) / len(numbers) if finite else None)
+        variances.append(statistics.variance(numbers) if finite else None)
         found += there
     variance = mean(variances)  # None where one is: of one seed
-    error = None if variance is None else math.sqrt(variance / len(headings))
+    deviation = None if variance is None else math.sqrt(variance / len(headings))
     digests = tuple(dict.fromkeys(record.data.digest for record in found))
-    return Sample(statistics.fmean(means), error, digests, tuple(_caveats(found)))
+    return Sample(statistics.fmean(means), deviation, digests, tuple(_caveats(found)))
 
 
 def compare(name: str, one: Sample, other_name: str, other: Sample, better: Better, within: float = 1.0) -> Check:
-    """Whether one is better than the other by more than twice the error of their difference.
+    """Whether one is better than the other by more than their standard deviations over seeds together.
 
     `within` is a factor by which it may be worse and still count as equal. Without seeds to judge by, the order counts,
     and a caveat says so; what is no number (a run that diverged) is worse than any number.
     """
     caveats = tuple(dict.fromkeys([*one.caveats, *other.caveats]))
-    if None in (one.error, other.error):
+    if None in (one.deviation, other.deviation):
         caveats = ("with one seed", *caveats)
     text = f"{name} {_text(one)} {_SIGN[better]} {other_name} {_text(other)}"
     if one.data != other.data:
@@ -98,7 +98,7 @@ def compare(name: str, one: Sample, other_name: str, other: Sample, better: Bett
         return Check(f"{text}: equal", within > 1 or None, caveats)
     allowed = second / within if better == "higher" else second * within
     gain = first - allowed if better == "higher" else allowed - first
-    spread = 2 * math.hypot(one.error or 0.0, other.error or 0.0)
+    spread = (one.deviation or 0.0) + (other.deviation or 0.0)
     if within > 1:
         text += f" × {within:.3f}"
     if abs(gain) <= spread:
@@ -107,12 +107,12 @@ def compare(name: str, one: Sample, other_name: str, other: Sample, better: Bett
 
 
 def order(table: Table, records: Records, heading: str) -> list[Check]:
-    """Every pair of rows that the paper tells apart under a heading: does ours have the same order?"""
+    """Every pair of rows that the paper compares and tells apart under a heading: does ours have the same order?"""
     figure, checks = table.figures[heading], []
     if figure.better is None:
         return []
-    rows = [row for row in table.rows if figure.papers(row) is not None]
-    for pair in combinations(rows, 2):
+    groups = [[row for row in group if row in figure.paper] for group in table.groups or [table.rows]]
+    for pair in (pair for group in groups for pair in combinations(group, 2)):
         ours = {row: sample(table, records, row, [heading]) for row in pair}
         papers = {row: figure.paper[row] for row in pair}
         first, second = sorted(pair, key=lambda row: papers[row], reverse=figure.better == "higher")
@@ -159,7 +159,7 @@ def mixed_data(table: Table, records: Records) -> list[str]:
 
 
 def _text(one: Sample) -> str:
-    return f"{one.mean:,.2f}" + (f" ± {one.error:.2f}" if one.error is not None else "")
+    return f"{one.mean:,.2f}" + (f" ± {one.deviation:.2f}" if one.deviation is not None else "")
 
 
 def _caveats(records: Sequence[Record]) -> Iterable[str]:

@@ -13,9 +13,10 @@ from pathlib import Path
 from transnormer.errors import ConfigError, DataError
 from transnormer.experiments.table import NONE
 from transnormer.files import disk_errors, write_json, write_text
-from transnormer.report.claims import SPEED_PAGE, paper_claims
+from transnormer.report.claims import FIGURE_PAGE, SPEED_PAGE, paper_claims
 from transnormer.report.context_curves import contexts, draw_contexts
 from transnormer.report.evidence import Kind
+from transnormer.report.markdown import read_record
 from transnormer.report.page import Cell, Claim, Page, Picture, Section, Table, render
 from transnormer.report.run_page import run_page
 from transnormer.report.run_record import RunRecord
@@ -27,6 +28,8 @@ _MANIFEST = "site.json"
 _MADE_BY = "transnormer report site"
 _HINT = "choose another --out"
 _COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
+_FIGURE_FILES = (".svg", ".png", ".csv", ".json")
+_FEW_ROWS = 60
 _NO_FIGURES = "There are no figures in this folder of results: `transnormer reproduce figures` draws them."
 
 
@@ -58,11 +61,11 @@ def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunReco
             f"{results} has no records" if results.is_dir() else f"{results} is not a folder",
             "give --results a folder that `transnormer reproduce` or `transnormer bench` wrote",
         )
-    claims = paper_claims(views, speed_records(results))
+    claims = paper_claims(views, speed_records(results), read_record(results / "analysis" / "dilution.json"))
     main = {
         "index.html": _overview(claims, views),
         **({SPEED_PAGE: speeds} if speeds else {}),
-        "figures.html": figures,
+        FIGURE_PAGE: figures,
         **({"runs.html": run_page(runs)} if runs else {}),
     }
     tables = {view.file: table_page(view, _links(view)) for view in views}
@@ -94,7 +97,8 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
         "TransNormer, reproduced",
         "What *The Devil in Linear Transformer* (Qin et al., EMNLP 2022) claims, and what our own runs say. Every "
         "verdict is computed from records. A claim holds without reservation only on the paper's data, against all of "
-        "its methods, and beyond the spread of seeds (twice the standard error of a difference; ± is that of a mean).",
+        "its methods, and beyond the spread of seeds: two numbers are apart if they differ by more than their "
+        "standard deviations together.",
         [
             Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=claims),
             Section("Tables", table=Table(["table", "records", "data", "seeds", "command"], rows)),
@@ -104,31 +108,36 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
 
 def _figure_page(results: Path) -> Page:
     """The figures that lie in results/figures, and curves over the context, drawn anew."""
-    names = dict.fromkeys(
-        file.stem for file in sorted((results / "figures").glob("*.*")) if file.suffix in (".svg", ".png")
-    )
+    files = _figure_files(results).values()
+    names = dict.fromkeys(file.stem for file in files if file.suffix in (".svg", ".png"))
     sections = [_figure(results / "figures", name) for name in names]
     if text := contexts(results):
-        files = sorted((results / "contexts").glob("*.json"))
-        drawn = [Picture(svg=draw_contexts([file]), caption=file.stem) for file in files]
+        curves = sorted((results / "contexts").glob("*.json"))
+        drawn = [Picture(svg=draw_contexts([file]), caption=file.stem) for file in curves]
         sections.append(Section("Context", text=text, pictures=drawn))
     return Page("Figures", "Drawn from records and checkpoints." if sections else _NO_FIGURES, sections)
 
 
 def _figure(folder: Path, name: str) -> Section:
-    """A picture with its files, and its numbers as a table where there are some."""
-    files = [folder / f"{name}.{ending}" for ending in ("svg", "png", "csv")]
-    there = [file for file in files if file.is_file()]
-    image, numbers = there[0], folder / f"{name}.csv"
+    """A picture with its files, what its own record says of it, and its numbers as a table where they are few."""
+    there = [file for ending in _FIGURE_FILES if (file := folder / f"{name}{ending}").is_file()]
     links = [Cell(file.suffix[1:].upper(), f"figures/{file.name}") for file in there]
-    picture = Picture(image=f"figures/{image.name}", alt=f"The figure {name}", files=links)
-    return Section(name, table=_table_of(numbers) if numbers.is_file() else None, pictures=[picture])
+    facts, numbers = read_record(folder / f"{name}.json") or {}, folder / f"{name}.csv"
+    said = [f"The paper: {facts['paper']}"] if "paper" in facts else []
+    said += [f"Made from {', '.join(facts['sources'])}."] if "sources" in facts else []
+    return Section(
+        name,
+        text="\n\n".join(said),
+        table=_table_of(numbers) if numbers.is_file() else None,
+        notes="\n".join(f"- {note}" for note in facts.get("notes", [])),
+        pictures=[Picture(image=links[0].href, alt=f"The figure {name}; {said[0] if said else ''}", files=links)],
+    )
 
 
-def _table_of(file: Path) -> Table:
+def _table_of(file: Path) -> Table | None:
     with file.open(encoding="utf-8", newline="") as text:
-        head, *rows = csv.reader(text)
-    return Table(head, rows)
+        head, *rows = list(csv.reader(text)) or [[]]
+    return Table(head, rows) if 0 < len(rows) <= _FEW_ROWS else None
 
 
 def _links(view: TableView) -> dict[str, str]:
@@ -142,7 +151,7 @@ def _record_files(results: Path, views: Sequence[TableView]) -> dict[str, Path]:
 
 def _figure_files(results: Path) -> Mapping[str, Path]:
     files = sorted((results / "figures").glob("*.*"))
-    return {f"figures/{file.name}": file for file in files if file.suffix in (".svg", ".png", ".csv")}
+    return {f"figures/{file.name}": file for file in files if file.suffix in _FIGURE_FILES}
 
 
 def _files_of(out: Path) -> set[str]:

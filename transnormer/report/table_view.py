@@ -107,7 +107,7 @@ def data_labels(records: Sequence[Record]) -> str:
 def _own_setup(found: Experiment, table: Table, setup: str) -> str:
     """Tables of one folder may each be of a set-up of their own, which is then in their title."""
     own = [each for each in found.setups if found.folder(each) == found.folder(setup)]
-    return next((each for each in own if each in table.title.split()), setup)
+    return next((each for each in own if each in re.findall(r"\w+", table.title)), setup)
 
 
 def _beside(table: Table, records: Sequence[Record]) -> PageTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 LENGTHS = (1024, 2048, 3072, 4096, 5120)
 # None where a method ran out of memory.
-_INFERENCE: dict[str, tuple[float | None, ...]] = {
+INFERENCE_STEPS: dict[str, tuple[float | None, ...]] = {
     "vanilla": (39.06, 10.05, None, None, None),
     "flash_quad": (44.64, 16.45, 9.40, 6.54, 5.39),
     "flash": (40.32, 23.15, 16.89, 14.04, 13.16),
@@ -21,7 +21,7 @@ _INFERENCE: dict[str, tuple[float | None, ...]] = {
     "t1": (113.64, 65.79, 46.30, 39.06, 35.71),
     "t2": (119.05, 65.79, 47.17, 39.68, 36.23),
 }
-_TRAINING: dict[str, tuple[float | None, ...]] = {
+TRAIN_STEPS: dict[str, tuple[float | None, ...]] = {
     "vanilla": (15.34, 3.05, None, None, None),
     "flash_quad": (19.84, 8.47, 5.19, 3.59, 2.92),
     "flash": (20.49, 11.06, 8.47, 7.23, 6.93),
@@ -37,7 +37,7 @@ _TRAINING: dict[str, tuple[float | None, ...]] = {
 # By what a record of `transnormer bench speed` calls it, then by method and length.
 PAPER: dict[str, dict[str, dict[int, float | None]]] = {
     kind: {method: dict(zip(LENGTHS, rates, strict=True)) for method, rates in table.items()}
-    for kind, table in (("train", _TRAINING), ("inference", _INFERENCE))
+    for kind, table in (("train", TRAIN_STEPS), ("inference", INFERENCE_STEPS))
 }
 
 
