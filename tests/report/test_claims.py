@@ -128,7 +128,7 @@ def test_every_other_table_claims_its_order() -> None:
         for row, value in (("t2", 0.5), ("t1", 0.3))
         for seed in (1, 2)
     ]
-    found = claim("Long-Range Arena: the paper's order", [TableView(other, "skyformer", table, records)])
+    found = claim("The paper's order of rows: Long-Range Arena", [TableView(other, "skyformer", table, records)])
     assert found.said == "Best first, text: t2 3.00, t1 2.00, vanilla 1.00."
     assert found.in_words == "holds, with reservations"
     assert found.caveats == ("with 2 of 3 rows of the table",)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from transnormer.experiments.paper import glue, lm, lra, speed
-from transnormer.experiments.table import Figure
+from transnormer.experiments.table import Table
 from transnormer.report.evidence import Better, Check, Sample, compare, order, sample, verdict
 from transnormer.report.page import Cell, Claim
 from transnormer.report.table_view import TableView
@@ -174,9 +174,11 @@ def _orders(views: Sequence[TableView]) -> Iterator[Claim]:
     """Of each table of an ablation or analysis: the paper's order of its rows."""
     for view in views:
         if view.experiment.name not in _WITH_CLAIMS and (headings := _ordered(view)):
-            said = "; ".join(f"{heading}: {_papers_order(view.table.figures[heading])}" for heading in headings)
+            said = "; ".join(f"{heading}: {_papers_order(view.table, heading)}" for heading in headings)
             rows = list(dict.fromkeys(row for heading in headings for row in view.table.figures[heading].paper))
-            yield _claim(f"{view.title}: the paper's order", f"Best first, {said}.", [view], _checks_of_order, rows)
+            yield _claim(
+                f"The paper's order of rows: {view.title}", f"Best first, {said}.", [view], _checks_of_order, rows
+            )
 
 
 def _ordered(view: TableView) -> list[str]:
@@ -185,9 +187,12 @@ def _ordered(view: TableView) -> list[str]:
     return [heading for heading, figure in figures if figure.paper and figure.better and not figure.relative_to]
 
 
-def _papers_order(figure: Figure) -> str:
-    rows = sorted(figure.paper, key=figure.paper.__getitem__, reverse=figure.better == "higher")
-    return ", ".join(f"{row} {figure.text(figure.paper[row])}" for row in rows)
+def _papers_order(table: Table, heading: str) -> str:
+    """Its rows with its numbers, those that it compares with each other together."""
+    figure = table.figures[heading]
+    groups = [[row for row in group if row in figure.paper] for group in table.groups or [table.rows]]
+    ranked = [sorted(group, key=figure.paper.__getitem__, reverse=figure.better == "higher") for group in groups]
+    return " / ".join(", ".join(f"{row} {figure.text(figure.paper[row])}" for row in rows) for rows in ranked)
 
 
 def _checks_of_order(view: TableView) -> list[Check]:
@@ -232,7 +237,7 @@ def _claim(
         for text in _reasons(checks)
     ]
     links = [Cell(view.title, view.file) for view in views]
-    return Claim(text, said, outcome.kind, outcome.words, outcome.caveats, reasons or _reasons([]), links)
+    return Claim(text, said, outcome.kind, outcome.words, outcome.caveats, reasons, links)
 
 
 def _reasons(checks: Sequence[Check]) -> list[str]:
@@ -240,4 +245,4 @@ def _reasons(checks: Sequence[Check]) -> list[str]:
     ranked = sorted(checks, key=lambda check: {False: 0, None: 1, True: 2}[check.holds])
     texts = [check.text for check in ranked[:_SHOWN_REASONS]]
     more = len(ranked) - len(texts)
-    return [*texts, f"and {more} more"] if more else texts or ["No record says anything about it."]
+    return [*texts, f"and {more} more"] if more else texts

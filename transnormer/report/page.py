@@ -75,9 +75,9 @@ class Section:
     title: str
     text: str = ""
     claims: Sequence[Claim] = ()
+    pictures: Sequence[Picture] = ()
     table: Table | None = None
     notes: str = ""
-    pictures: Sequence[Picture] = ()
     listing: str = ""
 
     @property

@@ -30,6 +30,7 @@ _HINT = "choose another --out"
 _COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
 _FIGURE_FILES = (".svg", ".png", ".csv", ".json")
 _FEW_ROWS = 60
+_UNTESTED = "No record says anything about these. Their pages have the command that makes one."
 _NO_FIGURES = "There are no figures in this folder of results: `transnormer reproduce figures` draws them."
 
 
@@ -83,6 +84,8 @@ def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunReco
 def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
     counts = Counter(claim.verdict for claim in claims)
     summary = ", ".join(f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind])
+    tested = [claim for claim in claims if claim.reasons]
+    untested = [claim for claim in claims if not claim.reasons]
     rows: list[list[str | Cell]] = [
         [
             Cell(view.title, href=view.file),
@@ -100,7 +103,8 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
         "its methods, and beyond the spread of seeds: two numbers are apart if they differ by more than their "
         "standard deviations together.",
         [
-            Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=claims),
+            Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=tested),
+            *([Section("Not tested yet", text=_UNTESTED, claims=untested)] if untested else []),
             Section("Tables", table=Table(["table", "records", "data", "seeds", "command"], rows)),
         ],
     )
@@ -137,7 +141,16 @@ def _figure(folder: Path, name: str) -> Section:
 def _table_of(file: Path) -> Table | None:
     with file.open(encoding="utf-8", newline="") as text:
         head, *rows = list(csv.reader(text)) or [[]]
-    return Table(head, rows) if 0 < len(rows) <= _FEW_ROWS else None
+    return Table(head, [list(map(_shortened, row)) for row in rows]) if 0 < len(rows) <= _FEW_ROWS else None
+
+
+def _shortened(text: str) -> str:
+    """A number to a few digits, for the file beside it has it in full; a dash for none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text or NONE
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.5g}"
 
 
 def _links(view: TableView) -> dict[str, str]:
