@@ -118,6 +118,25 @@ def test_perplexity_is_equal_up_to_the_papers_own_factor(perplexity: float, word
     assert found.in_words == words
 
 
+def test_a_part_of_glue_is_said_to_be_one() -> None:
+    def record(row: str, value: float) -> Record:
+        scores = {"step": 1, "metrics": {"accuracy": value}}
+        of_a_job = {
+            "task": "glue/sst2",
+            "preset": f"{row}-mlm",
+            "recipe": "glue/sst2",
+            "config": {"optim": {"lr": 1e-5}},
+        }
+        return Record.model_validate({**record_tree("sst2", row), **of_a_job, "valid": scores, "test": None})
+
+    view = TableView(
+        experiment("glue"), "wikitext103", experiment("glue").tables[0], [record("t1", 0.9), record("vanilla", 0.8)]
+    )
+    found = claim("Fine-tuned on GLUE, T1 is better than a vanilla transformer", [view])
+    assert found.reasons == ["t1 90.00 > vanilla 80.00: yes"]
+    assert found.caveats == ("on 1 of 7 figures", "with one seed")
+
+
 def test_every_other_table_claims_its_order() -> None:
     """Those to come, too: what an experiment shows under a heading beside the paper's numbers."""
     other, paper = experiment("lra"), {"t2": 3.0, "t1": 2.0, "vanilla": 1.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -70,21 +71,24 @@ def _glue(views: Sequence[TableView]) -> Iterator[Claim]:
         "Fine-tuned on GLUE, T1 is better than a vanilla transformer",
         f"Table 5, mean of seven: t1 {average['t1']:.2f}, vanilla {average['vanilla']:.2f}.",
         found,
-        lambda view: _against(view, _glue_figures(view), ["t1"], ["vanilla"], "higher"),
+        lambda view: _glue_checks(view, ["t1"], ["vanilla"]),
     )
     yield _claim(
         "Fine-tuned on GLUE, TransNormer is better than every efficient transformer",
         f"Table 5, mean of seven: t1 {average['t1']:.2f}, t2 {average['t2']:.2f}, the best of the others "
         f"{max(average[row] for row in others):.2f}.",
         found,
-        lambda view: _against(view, _glue_figures(view), OURS, others, "higher"),
+        lambda view: _glue_checks(view, OURS, others),
         others,
     )
 
 
-def _glue_figures(view: TableView) -> Sequence[str]:
-    """The seven tasks, or those of them that ran."""
-    return next(iter(view.table.means(view.records).values()))
+def _glue_checks(view: TableView, ours: Sequence[str], others: Sequence[str]) -> list[Check]:
+    """By the mean of the paper's seven figures, or of those of them that ran."""
+    there = next(iter(view.table.means(view.records).values()))
+    some = (f"on {len(there)} of {len(glue.AVERAGED)} figures",) if len(there) < len(glue.AVERAGED) else ()
+    checks = _against(view, there, ours, others, "higher")
+    return [replace(check, caveats=(*some, *check.caveats)) for check in checks]
 
 
 def _arena(views: Sequence[TableView]) -> Iterator[Claim]:
