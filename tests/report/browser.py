@@ -53,10 +53,10 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(self, page: Path, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Load a page of a folder in a window of a width, and wait for it."""
+    def open(self, page: Path, width: int, height: int = 900, scheme: str = "light", media: str = "screen") -> None:
+        """Load a page of a folder in a window, or on paper (`print`), of a width, and wait for it."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", features=features)
+        self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         loaded = len(self._events)
         self.call("Page.navigate", url=page.absolute().as_uri())

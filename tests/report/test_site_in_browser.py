@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason=HOW_TO_INSTALL)
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = Path(os.environ.get("AXE_CORE", ROOT / "node_modules" / "axe-core" / "axe.min.js"))
+A4_LANDSCAPE = 1030  # pixels of CSS inside its margins
 FIRST_TABLE = "document.querySelector('table')"
 
 
@@ -50,12 +51,25 @@ def test_every_page_fits_and_nothing_complains(site: Path, browser: Browser, wid
     assert browser.complaints[before:] == []
 
 
+def test_every_page_fits_on_paper_and_is_light_there(site: Path, browser: Browser) -> None:
+    for page in pages(site):
+        browser.open(page, A4_LANDSCAPE, scheme="dark", media="print")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= A4_LANDSCAPE, page.name
+        assert background(browser) > 128
+
+
+def background(browser: Browser) -> int:
+    """Its red, of 255."""
+    colour: str = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    return int(colour.removeprefix("rgb(").split(",")[0])
+
+
 def test_the_dark_is_dark(site: Path, browser: Browser) -> None:
-    colours = []
+    found = []
     for scheme in ("light", "dark"):
         browser.open(site / "index.html", 1280, scheme=scheme)
-        colours.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert [int(colour.removeprefix("rgb(").split(",")[0]) > 128 for colour in colours] == [True, False]
+        found.append(background(browser) > 128)
+    assert found == [True, False]
 
 
 def test_every_link_leads_somewhere(site: Path, browser: Browser) -> None:
