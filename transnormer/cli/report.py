@@ -53,7 +53,7 @@ def report_site(
 ) -> None:
     """Make a static site of all records: the paper's claims with our verdicts, tables, figures, speed, runs.
 
-    Example: transnormer report site --out site
+    Example: transnormer report site --out pages
     """
     from transnormer.report.run_record import read_runs
     from transnormer.report.site import write_site
