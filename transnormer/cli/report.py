@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from transnormer.cli.command import Command, Group
 from transnormer.cli.console import print_text
+from transnormer.cli.verbosity import spoken
 
 
-class _RunsUnlessNamed(TyperGroup):
+class _RunsUnlessNamed(Group):
     """`report RUN ...` is `report runs RUN ...`: what is no name of a command is given to that one."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -26,7 +27,8 @@ app = typer.Typer(
 )
 
 
-@app.command("runs")
+@app.command("runs", cls=Command)
+@spoken
 def report_runs(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or running.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
@@ -43,7 +45,8 @@ def report_runs(
     print_text(f"page written to {out}")
 
 
-@app.command("site")
+@app.command("site", cls=Command)
+@spoken
 def report_site(
     out: Annotated[Path, typer.Option(help="The folder of the site: new, empty, or an older site.")],
     results: Annotated[Path, typer.Option(help="The folder of records.")] = Path("results"),

@@ -291,7 +291,7 @@ def _store(experiment: Experiment, column: str, selection: Selection) -> list[st
         folder = data or Path("data")
         raise ConfigError(
             f"{name} cannot be generated, and " + (f"{data} has no '{column}'" if data else "there is no --data"),
-            hint=f"`{command('data', 'prepare', name, '--source', 'PATH', '--out', folder / column)}`, "
+            hint=f"`{command('data', 'prepare', *name.split(), '--source', 'PATH', '--out', folder / column)}`, "
             + f"then --data {shlex.quote(str(folder))}"
             + (f"; {origin}" if (origin := experiment.data_origin(column)) else ""),
         )
