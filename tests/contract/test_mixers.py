@@ -34,6 +34,8 @@ def variants() -> list[tuple[str, bool, dict]]:
             options += [{"position": "rope"}, {"position": "lrpe"}]
         if name == "diag":
             options += [{"kind": "rela", "position": "lrpe"}]
+        if name == "linear_elu":
+            options += [{"scaling": False}]
         if name in SPARSE:
             options += [SPARSE[name]]
         for causal in (True, False):

@@ -1,6 +1,6 @@
 """1+elu linear attention against its n×n formula, written here from Katharopoulos et al. (2020), equation 4.
 
-Covers both directions, padding and the epsilon of the denominator; the projections are taken from the mixer.
+Covers both directions, padding, the epsilon of the denominator and leaving it out; the projections are taken from the mixer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from transnormer.mixers.registry import build_mixer
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 40, 130])
-def test_equals_the_quadratic_formula(causal, length):
+@pytest.mark.parametrize("scaling", [True, False])
+def test_equals_the_quadratic_formula(causal, length, scaling):
     torch.manual_seed(0)
-    mixer = build_mixer("linear_elu", hidden_size=24, num_heads=3, causal=causal, max_length=256).double()
+    mixer = build_mixer("linear_elu", hidden_size=24, num_heads=3, causal=causal, max_length=256, scaling=scaling)
+    mixer = mixer.double()
     x = torch.randn(2, length, 24, dtype=torch.float64)
     mask = torch.ones(2, length, dtype=torch.bool)
     mask[1, (length + 1) // 2 :] = False
@@ -25,7 +27,7 @@ def test_equals_the_quadratic_formula(causal, length):
     similarity = similarity * mask[:, None, None, :]
     if causal:
         similarity = similarity * torch.ones(length, length).tril()
-    weights = similarity / (similarity.sum(-1, keepdim=True) + 1e-6)
+    weights = similarity / (similarity.sum(-1, keepdim=True) + 1e-6) if scaling else similarity
     expected = mixer.o_proj((weights @ v).permute(0, 2, 1, 3).reshape(2, length, 24))
 
     torch.testing.assert_close(mixer(x, mask)[mask], expected[mask], atol=1e-12, rtol=1e-12)

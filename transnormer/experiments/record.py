@@ -64,6 +64,15 @@ class Parent(_Strict):
     sha256: str
 
 
+class GradientNorm(_Strict):
+    """The global norm over all logged steps of a run; `nonfinite` are those steps that had none and no update."""
+
+    steps: int
+    mean: float
+    relative_deviation: float  # std / mean
+    nonfinite: int
+
+
 class Record(_Strict):
     """A finished job: what it was, what it achieved, at what cost, and from what it can be repeated."""
 
@@ -87,6 +96,7 @@ class Record(_Strict):
     protocol: str
     data: Data
     parent: Parent | None = None  # older records do not have the key
+    gradient_norm: GradientNorm | None = None  # likewise
 
     parameters: int
     steps: int

@@ -14,7 +14,7 @@ from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
-from transnormer.experiments.record import Data, Hardware, Parent, Record, Scores, execution_in
+from transnormer.experiments.record import Data, GradientNorm, Hardware, Parent, Record, Scores, execution_in
 from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, settled, task_entry
 from transnormer.train.run_folder import RunFolder
@@ -47,6 +47,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         test=test and Scores(step=test["step"], metrics=test["metrics"]),
         data=data_of(store),
         parent=_parent_in(job, result),
+        gradient_norm=GradientNorm(**found) if (found := result.get("gradient_norm")) else None,
         wall_steps_per_second=_wall_rate(result["steps"], ended),
         jobs_at_once=ended.at_once if ended else None,
         resumed_after=ended.first_step if ended else None,

@@ -1,6 +1,6 @@
 """Linear attention with the 1+elu feature map and its row-sum denominator (Katharopoulos et al. 2020).
 
-The denominator is what the paper blames for unbounded gradients.
+The denominator is what the paper blames for unbounded gradients; to leave it out, `scaling: false`, is its table 1.
 """
 
 from __future__ import annotations
@@ -37,13 +37,19 @@ class LinearEluAttention(AttentionMixer):
     )
     qkv_gain: ClassVar[float] = 2**-0.5
 
+    def __init__(
+        self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, scaling: bool = True
+    ) -> None:
+        super().__init__(hidden_size, num_heads, causal, max_length)
+        self.scaling = scaling
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: State | None
     ) -> Tensor | tuple[Tensor, State]:
         out, memory = norm_attention(
             q,
             k,
-            with_ones(v),
+            self._values(v),
             causal=self.causal,
             mask=mask,
             state=state.get("memory") if state else None,
@@ -58,18 +64,23 @@ class LinearEluAttention(AttentionMixer):
         phi = feature_map_named("1+elu")
         q, k, _ = self.project(x)
         weights = pair_scores(phi(q), phi(k)).masked_fill(~visible_pairs(x, mask, causal=self.causal), 0)
-        return weights / (weights.sum(dim=-1, keepdim=True) + _EPSILON)
+        return weights / (weights.sum(dim=-1, keepdim=True) + _EPSILON) if self.scaling else weights
 
     def fixed_state(self, length: Tensor, capacity: int, dtype: torch.dtype) -> FixedState:
-        return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim + 1), dtype)
+        return fixed_memory(length, self.num_heads, (self.head_dim, self.head_dim + self.scaling), dtype)
 
     def step(self, x: Tensor, state: FixedState) -> Tensor:
         q, k, v = self.project(x)
-        out = norm_decode_step(q, k, with_ones(v), state["memory"], positions=state["length"])
+        out = norm_decode_step(q, k, self._values(v), state["memory"], positions=state["length"])
         return self._divide_and_project(out, v.dtype)
 
+    def _values(self, v: Tensor) -> Tensor:
+        return with_ones(v) if self.scaling else v
+
     def _divide_and_project(self, out: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.o_proj((out[..., :-1] / (out[..., -1:] + _EPSILON)).flatten(-2).to(dtype))
+        if self.scaling:
+            out = out[..., :-1] / (out[..., -1:] + _EPSILON)
+        return self.o_proj(out.flatten(-2).to(dtype))
 
 
 def with_ones(v: Tensor) -> Tensor:

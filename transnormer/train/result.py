@@ -10,6 +10,7 @@ import torch
 from transnormer.config.load import config_hash
 from transnormer.environment import describe_environment
 from transnormer.files import write_json
+from transnormer.train.gradient_norm import gradient_norm
 from transnormer.train.learner import Learner, count_parameters
 from transnormer.train.run_folder import RunFolder
 from transnormer.train.state import RunState
@@ -41,6 +42,7 @@ def write_result(
         "tokens_per_second": state.tokens / state.seconds if state.seconds > 0 else 0.0,
         "peak_memory_bytes": _peak_memory_bytes(learner),
         "nonfinite": state.nonfinite,
+        "gradient_norm": gradient_norm(folder.journal_file, state.nonfinite),
         "seed": config.seed,
         "processes": learner.ranks.world_size,
         "device": learner.ranks.device.type,
