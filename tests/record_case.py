@@ -33,6 +33,7 @@ def record_tree(task: str, method: str, seed: int = 42, accuracy: float = 0.5, *
         "protocol": "skyformer: any",
         "data": PUBLISHED,
         "parent": None,
+        "gradient_norm": None,
         "parameters": 1000,
         "steps": 509_034,
         "seconds": 1234.5,

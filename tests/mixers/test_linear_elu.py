@@ -1,6 +1,6 @@
 """1+elu linear attention against its n×n formula, written here from Katharopoulos et al. (2020), equation 4.
 
-Covers both directions, padding, the epsilon of the denominator and leaving it out; the projections are taken from the mixer.
+Covers both directions, padding, the epsilon of the denominator and leaving it out; projections are the mixer's.
 """
 
 from __future__ import annotations

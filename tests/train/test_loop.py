@@ -100,8 +100,10 @@ def test_resume_after_any_step_is_bit_exact(
     assert stopped.value.exit_code == 75
     assert checkpoint.verify(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])["step"] == step
     monkeypatch.undo()
-    resume(tmp_path / "run", show=False)
+    result = resume(tmp_path / "run", show=False)
     assert [line["step"] for line in journal_lines(tmp_path / "run", "resumed")] == [step]
+    assert result["gradient_norm"] == json.loads((undisturbed / "result.json").read_text())["gradient_norm"]
+    assert result["gradient_norm"]["steps"] == STEPS
     assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
     assert losses(tmp_path / "run") == losses(undisturbed)
     assert evaluations(tmp_path / "run") == evaluations(undisturbed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -85,6 +86,8 @@ def _tasks() -> None:
 
 
 def _tables() -> None:
-    from transnormer.experiments.paper import list_tables
+    from transnormer.experiments.paper.contents import entries
 
-    print_table(["table", "what it is"], list(list_tables().items()))
+    results = Path("results")
+    rows = [(name, entry.about, entry.command, entry.records_in_words(results)) for name, entry in entries().items()]
+    print_table(["table", "what it is", "command", "records in results/"], rows)

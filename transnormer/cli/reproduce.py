@@ -1,4 +1,4 @@
-"""`transnormer reproduce`: the tables of the paper, each by one command."""
+"""`transnormer reproduce`: the tables of the paper, each by one command, or all of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from transnormer.errors import ConfigError
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="Which one, see `transnormer list tables`.")],
+    name: Annotated[
+        str, typer.Argument(metavar="TABLE", help="lra, table6, ... (see `transnormer list tables`), or all.")
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
             help="Keys to change in every job, e.g. train.steps=5000, or in those of one method: t2:train.steps=5000.",
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="One of several tables; ablations: scaling, gradients, early-late, proportion, order, ffn, block-size "
+            "or combination.",
+            show_default="all",
         ),
     ] = None,
     methods: Annotated[
@@ -28,7 +38,8 @@ def reproduce(
         str | None,
         typer.Option(
             help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; "
-            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; recall: pairs4,pairs8,...; lm, mlm: that of the set-up.",
+            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; recall: pairs4,pairs8,...; lm, mlm: that of the set-up; "
+            "ablations: its masked and its causal models, e.g. mlm-enwiki,enwiki.",
             show_default="all",
         ),
     ] = None,
@@ -38,8 +49,9 @@ def reproduce(
             help="lra: skyformer (what the paper states), authors (how its own rows were made), "
             "release (the authors' later, larger models) or tuned (settings chosen for T2); "
             "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes); "
-            "mlm, glue: wikitext103 or enwiki.",
-            show_default="the paper's",
+            "mlm, glue: wikitext103 or enwiki; "
+            "ablations: enwiki (minutes a row), wikitext103 (the paper's: hours) or tiny (a laptop).",
+            show_default="the first named",
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "42",
@@ -78,6 +90,10 @@ def reproduce(
     Example: transnormer reproduce figures --runs runs/figures
 
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
+
+    Example: transnormer reproduce ablations --table scaling --setup tiny
+
+    Example: transnormer reproduce all --setup enwiki --data stores --budget-minutes 600
     """
     if name == "figures":
         from transnormer.cli.reproduce_figures import reproduce_figures
@@ -87,17 +103,34 @@ def reproduce(
         reproduce_figures(results or Path("results"), runs)
         return
     from transnormer.config.load import check_overrides
-    from transnormer.experiments.experiment import Selection, bare, chosen_setup, plan
-    from transnormer.experiments.paper import experiment
+    from transnormer.experiments.experiment import Selection, bare, chosen_setup, part_of, plan, selections_of_all
+    from transnormer.experiments.paper import experiment, list_tables
+    from transnormer.experiments.paper.contents import ALL, find
 
     check_overrides(map(bare, overrides or []))
-    table = experiment(name)
-    setup = chosen_setup(setup, table.setups)
-    folder = table.folder(setup)
+    if name == ALL:
+        for option, text in {"--table": table, "--methods": methods, "--tasks": tasks}.items():
+            if text is not None:
+                raise ConfigError(
+                    f"{option} {text}: each table has names of its own", hint="leave it out, or name one table"
+                )
+        experiments = [experiment(each) for each in list_tables()]
+        wanted = selections_of_all(experiments, setup, parse_seeds(seeds), data, overrides or [])
+        from transnormer.experiments.all_tables import plan_all, run_all
+
+        planned = plan_all(wanted, runs or Path("runs"), results or Path("results"))
+        run_all(planned, jobs, budget_minutes, dry_run=dry_run)
+        return
+    entry = find(name)
+    if table and entry.table and table != entry.table:
+        raise ConfigError(f"--table {table}: {name} is {entry.table}", hint="leave one of them out")
+    chosen = experiment(entry.experiment or name)
+    setup = chosen_setup(setup, chosen.setups)
+    folder = chosen.folder(setup)
     runs, results = runs or Path("runs") / folder, results or Path("results") / folder
     selection = Selection(
-        rows=choose_names("--methods", methods, table.rows),
-        columns=choose_names("--tasks", tasks, table.columns(setup)),
+        rows=choose_names("--methods", methods, part_of(chosen, table or entry.table)),
+        columns=choose_names("--tasks", tasks, chosen.columns(setup)),
         seeds=parse_seeds(seeds),
         setup=setup,
         data=data,
@@ -107,7 +140,7 @@ def reproduce(
     from transnormer.experiments.display import JobDisplay
     from transnormer.experiments.runner import Runner
 
-    runner = Runner(table, plan(table, selection, runs), runs, results, jobs, budget_minutes)
+    runner = Runner(chosen, plan(chosen, selection, runs), runs, results, jobs, budget_minutes)
     if dry_run:
         runner.rehearse(JobDisplay().say)
     else:

@@ -19,7 +19,14 @@ from transnormer.errors import ConfigError, command, did_you_mean
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import INIT_KEY, Job
 from transnormer.experiments.record import Record
-from transnormer.experiments.table import Table, cost, cost_in_words, marks_in_words, seeds_in_words
+from transnormer.experiments.table import (
+    Table,
+    cost,
+    cost_in_words,
+    data_sets_in_words,
+    marks_in_words,
+    seeds_in_words,
+)
 from transnormer.models.presets import model_config
 from transnormer.tasks.registry import settled
 
@@ -64,6 +71,14 @@ class Cell:
     setup: str
 
 
+@dataclass(frozen=True)
+class Part:
+    """Of an experiment that is several tables of the paper, one: its rows, and the table of each set-up."""
+
+    rows: Sequence[str]
+    tables: Sequence[Table]
+
+
 class Experiment(ABC):
     """Rows (`--methods`) and columns (`--tasks`), each crossing of which is a job for every seed.
 
@@ -75,7 +90,8 @@ class Experiment(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     tables: ClassVar[Sequence[Table]]  # those without records are left out of its page, unless all are
-    # Where the recipes of each set-up lie; the first is that of the paper.
+    parts: ClassVar[Mapping[str, Part]] = {}  # what can be named in `--table`
+    # Where the recipes of each set-up lie; the first is the default: the paper's, where that takes no days.
     setups: ClassVar[Mapping[str, str]]
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
     guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
@@ -145,9 +161,13 @@ class Experiment(ABC):
             f"both); one file is one run, with its configuration, data, versions and hardware.{recipes}",
             *(part for table in tables for part in _section(table, records)),
             f"## Cost\n\n{cost_in_words(records)}",
-            cost(tables, records),
+            self.cost(tables, records),
         ]
         return "\n\n".join(parts) + "\n"
+
+    def cost(self, tables: Sequence[Table], records: Sequence[Record]) -> str:
+        """What the jobs behind these tables cost, as a table."""
+        return cost(tables, records)
 
     def folder(self, setup: str) -> str:
         """Where the jobs of a set-up lie, in runs/ and in results/."""
@@ -166,7 +186,7 @@ class Experiment(ABC):
 def _section(table: Table, records: Sequence[Record]) -> list[str]:
     """A table, what it shows, and what is to be said of it."""
     shown = [record for column in table.columns for record in table.of(records, None, column)]
-    notes = [*marks_in_words(table, shown), *table.notes(shown)]
+    notes = [*data_sets_in_words(table, shown), *marks_in_words(table, shown), *table.notes(shown)]
     caption = f"## {table.title}\n\n{table.caption}{seeds_in_words(shown)}"
     return [caption, table.markdown(shown), *(["  \n".join(notes)] if notes else [])]
 
@@ -177,6 +197,28 @@ def chosen_setup(text: str | None, known: Iterable[str]) -> str:
     if text is not None and text not in names:
         raise ConfigError(f"--setup: unknown set-up '{text}'", hint=did_you_mean(text, names))
     return text or names[0]
+
+
+def part_of(experiment: Experiment, table: str | None) -> Sequence[str]:
+    """The rows of one of its tables, or of all."""
+    if table is None:
+        return experiment.rows
+    if not experiment.parts:
+        raise ConfigError(f"--table: {experiment.name} is one table", hint="leave it out")
+    if table not in experiment.parts:
+        known = ", ".join(experiment.parts)
+        raise ConfigError(f"--table: no table '{table}' in {experiment.name}", hint=f"there are: {known}")
+    return experiment.parts[table].rows
+
+
+def selections_of_all(
+    experiments: Sequence[Experiment], setup: str | None, seeds: Sequence[int], data: Path | None, keys: Sequence[str]
+) -> dict[Experiment, Selection]:
+    """All rows and columns of each experiment; a set-up is for those that have it, the others take their own."""
+    if setup is not None:
+        chosen_setup(setup, dict.fromkeys(name for each in experiments for name in each.setups))
+    chosen = {each: chosen_setup(setup if setup in each.setups else None, each.setups) for each in experiments}
+    return {each: Selection(each.rows, each.columns(name), seeds, name, data, keys) for each, name in chosen.items()}
 
 
 def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:

@@ -66,7 +66,7 @@ class Runner:
         self._check_options()
         self.jobs = list({job.identity: job for job in reversed(self.jobs)}.values())[::-1]
         self.device = device_of(self.jobs)
-        found = read_records(self.results)
+        self.found = found = read_records(self.results)
         if conflict := self.experiment.conflict(found, self.jobs):
             raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
         self.records = _of_jobs(found, self.jobs)
@@ -76,6 +76,7 @@ class Runner:
         self.todo = [job for job in self.jobs if job.identity not in self.records and job.result() is None]
         self._add_parents(faults)
         self._check_what_is_to_run(faults)
+        self._check_neighbours(faults)
         faults.raise_if_any(len(self.jobs))
         self.at_once = max(1, min(self.workers or JOBS_AT_ONCE[self.device], len(self.todo)))
         self.budget: Budget | None = None
@@ -166,6 +167,19 @@ class Runner:
             with faults.of(job.name for job in jobs):
                 find_data(jobs[0].config)
 
+    def _check_neighbours(self, faults: Faults) -> None:
+        """Records of two data sets must not come to stand in one column."""
+        for job in self.todo:
+            store = self.stores.get(job.data_key)
+            others = [each for each in self.found if store and each.recipe == job.recipe]
+            if store and (other := next((each for each in others if each.data.digest != store.digest), None)):
+                with faults.of([job.name]):
+                    raise ConfigError(
+                        f"{self.results / other.name}.json, in the same column, was made from other data: "
+                        f"its digest is {other.data.digest[:12]}, not {store.digest[:12]}",
+                        hint="use the same data, or choose another --results",
+                    )
+
     def _name_records(self, say: Callable[[str], None]) -> None:
         """Whose records stand for jobs: in a clone of the repository they are not runs of this machine."""
         if not self.records:
@@ -222,6 +236,7 @@ class Runner:
                 raise Preempted(
                     f"stopped while the data of {task} were generated", hint="the same command starts with them"
                 ) from None
+            self._check_neighbours(faults)
             faults.raise_if_any(len(self.jobs))
 
     def _record_what_is_finished(self) -> None:

@@ -153,6 +153,10 @@ class Table:
         found = [record for each in headings for record in self.of(records, row, self.figures[each].column)]
         return NONE if average is None else _figure(average) + _marks(found)
 
+    def numbers(self, records: Records, row: str, heading: str) -> list[float]:
+        """One for each seed that has one."""
+        return [value for value in self._values(records, row, heading) if value is not None]
+
     def _values(self, records: Records, row: str, heading: str) -> list[float | None]:
         figure = self.figures[heading]
         reference = self.of(records, figure.relative_to, figure.column) if figure.relative_to else []
@@ -229,6 +233,20 @@ def seeds_in_words(records: Records) -> str:
     if len(seeds) == 1:
         return f" One seed: {seeds[0]}."
     return f" Mean and standard deviation over the seeds {', '.join(map(str, seeds))}, or those of them that ran."
+
+
+def data_sets_in_words(table: Table, records: Records) -> list[str]:
+    """Which columns have records of several data sets, that must not be compared, and whose they are."""
+    lines = []
+    for column in table.columns:
+        sets: dict[str, dict[str, None]] = {}
+        for row in table.rows_that_ran(records):
+            for record in table.of(records, row, column):
+                sets.setdefault(f"{record.data.label}, {record.data.digest[:12]}", {})[row] = None
+        if len(sets) > 1:
+            named = "; ".join(f"{data}: {', '.join(rows)}" for data, rows in sets.items())
+            lines.append(f"**{column}: records of {len(sets)} data sets, which must not be compared** ({named}).")
+    return lines
 
 
 def marks_in_words(table: Table, records: Records) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.errors import TransNormerError
-from transnormer.experiments.paper import experiment, glue, list_tables, lm, lra, mlm
+from transnormer.experiments.paper import ablations, experiment, glue, list_tables, lm, lra, mlm
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
@@ -26,6 +26,7 @@ IN_RESULTS: tuple[Section, ...] = (
     contexts,
     mlm.summary,
     glue.summary,
+    ablations.summary,
     bench_tables.training_runs,
     bench_tables.vocabularies,
     bench_tables.decoding,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # Modules and class names, not classes: listing the tables must not import torch.
 TABLES = {
     "demo-rates": ("demo_rates", "DemoRates", "the learning rate of each model of the demo (not in the paper)"),
+    "ablations": ("ablations", "Ablations", "ablations of both attentions, of the shell, of blocks (Tables 1-3, 8-12)"),
     "glue": ("glue", "Glue", "GLUE: what fine-tuning makes of masked language models, on seven tasks (Table 5)"),
     "lm": ("lm", "LanguageModels", "autoregressive language models: perplexity of nine methods (Table 4)"),
     "mlm": ("mlm", "MaskedModels", "masked language models: the pre-training of nine methods behind GLUE (Table 5)"),

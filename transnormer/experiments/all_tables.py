@@ -1,0 +1,80 @@
+"""Every experiment, one after the other: what of each can run with the data at hand, and its share of the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transnormer.errors import ConfigError, Preempted, TransNormerError
+from transnormer.experiments.display import JobDisplay
+from transnormer.experiments.experiment import Experiment, Selection, plan
+from transnormer.experiments.job import Job
+from transnormer.experiments.runner import Runner
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment with the jobs that can run, and its folders."""
+
+    experiment: Experiment
+    jobs: list[Job]
+    runs: Path
+    results: Path
+
+    def runner(self, workers: int | None, minutes: float | None) -> Runner:
+        """What runs them; made anew for each use, since its time begins with it."""
+        return Runner(self.experiment, list(self.jobs), self.runs, self.results, workers, minutes)
+
+
+def plan_all(wanted: Mapping[Experiment, Selection], runs: Path, results: Path) -> list[Planned]:
+    """What can run; the columns that cannot are said, each with its reason and what to do about it."""
+    planned, say = [], JobDisplay().say
+    for experiment, selection in wanted.items():
+        folder = experiment.folder(selection.setup)
+        able = []
+        for column in selection.columns:
+            try:
+                plan(experiment, replace(selection, columns=[column]), runs / folder)
+            except TransNormerError as error:
+                say(f"left out: {column} of {experiment.name}: {error}")
+            else:
+                able.append(column)
+        if able:
+            jobs = plan(experiment, replace(selection, columns=able), runs / folder)
+            planned.append(Planned(experiment, jobs, runs / folder, results / folder))
+    if not planned:
+        raise ConfigError("nothing can run with these data", hint="give a folder of stores: --data DIR")
+    return planned
+
+
+def run_all(planned: Sequence[Planned], workers: int | None, minutes: float | None, *, dry_run: bool) -> None:
+    """Each in turn with an equal share of the time that is left; what one does not need goes to the others.
+
+    A failure does not keep the others from running; a signal does.
+    """
+    for each in planned:
+        each.runner(workers, minutes)  # raises what is wrong with any of them before the first starts
+    began, failed = time.monotonic(), []
+    for index, each in enumerate(planned):
+        left = None if minutes is None else minutes - (time.monotonic() - began) / 60
+        share = None if left is None else left / (len(planned) - index)
+        display = JobDisplay()
+        if share is not None and share <= 0:
+            display.say(f"{each.experiment.name}: no time is left for it")
+            continue
+        display.say(f"{each.experiment.name}:")
+        runner = each.runner(workers, share)
+        if dry_run:
+            runner.rehearse(display.say)
+            continue
+        try:
+            runner.run(display)
+        except Preempted:
+            raise
+        except TransNormerError as error:
+            display.say(f"{each.experiment.name}: {error}")
+            failed.append(each.experiment.name)
+    if failed:
+        raise TransNormerError(f"jobs failed in: {', '.join(failed)}", hint="the same command tries them again")

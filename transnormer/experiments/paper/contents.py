@@ -1,0 +1,89 @@
+"""Every table and figure of the paper by its number: which command makes it anew, and what records there are of it.
+
+An entry is an experiment of `transnormer reproduce`, one of its tables where it has several, or another command.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from transnormer.errors import ConfigError, did_you_mean
+from transnormer.experiments.paper import TABLES, experiment
+from transnormer.experiments.record import Record, read_records
+
+ALL = "all"  # every experiment, one after the other
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`experiment` and `table` are names of `reproduce`; where there is none, `made_by` is the command itself."""
+
+    about: str
+    experiment: str | None = None
+    table: str | None = None
+    made_by: str = ""
+    files: str = ""  # what `made_by` writes, as a pattern in results/
+
+    @property
+    def command(self) -> str:
+        """What to type."""
+        if self.experiment is None:
+            return self.made_by
+        return f"transnormer reproduce {self.experiment}" + (f" --table {self.table}" if self.table else "")
+
+    def records_in_words(self, results: Path) -> str:
+        """'2 records (python)', by the label of their data; or what files there are."""
+        if self.experiment is None:
+            found = sorted(results.glob(self.files)) if self.files else []
+            return ", ".join(path.name for path in found) or "none"
+        labels = Counter(record.data.label for record in self._records(results))
+        named = ", ".join(f"{label} {count}" if len(labels) > 1 else label for label, count in labels.items())
+        return f"{labels.total()} ({named})" if labels else "none"
+
+    def _records(self, results: Path) -> list[Record]:
+        assert self.experiment is not None
+        owner = experiment(self.experiment)
+        folders = dict.fromkeys(owner.folder(setup) for setup in owner.setups)
+        records = [record for folder in folders for record in read_records(results / folder)]
+        tables = owner.parts[self.table].tables if self.table else owner.tables
+        return [record for record in records if any(table.locate(record) for table in tables)]
+
+
+_FIGURES = "transnormer reproduce figures"
+CONTENTS: dict[str, Entry] = {
+    "table1": Entry("linear attention without its denominator", "ablations", "scaling"),
+    "table2": Entry("relative deviation of gradients", "ablations", "gradients"),
+    "table3": Entry("softmax attention in early or late layers", "ablations", "early-late"),
+    "table4": Entry("autoregressive language models", "lm"),
+    "table5": Entry("GLUE, from the models of `mlm`", "glue"),
+    "table6": Entry("Long-Range Arena", "lra"),
+    "table7": Entry("speed", made_by="transnormer bench speed --setting paper", files="bench/speed-paper*.json"),
+    "table8": Entry("proportion of the two attentions", "ablations", "proportion"),
+    "table9": Entry("order of the two attentions", "ablations", "order"),
+    "table10": Entry("GLU or FFN", "ablations", "ffn"),
+    "table11": Entry("block size", "ablations", "block-size"),
+    "table12": Entry("both attentions in one layer", "ablations", "combination"),
+    "figure1": Entry("score against speed and memory", made_by=_FIGURES, files="figures/figure1.*"),
+    "figure2a": Entry("attention within neighbourhoods", made_by=_FIGURES, files="figures/figure2a.*"),
+    "figure2b": Entry("attention matrices", made_by=_FIGURES, files="figures/figure2b.*"),
+}
+
+
+def entries() -> dict[str, Entry]:
+    """By number, then the experiments by name, of which some are no table or several."""
+    named = {name: Entry(about, name) for name, (_, _, about) in sorted(TABLES.items())}
+    return {**CONTENTS, **named}
+
+
+def find(name: str) -> Entry:
+    """What `reproduce` is asked for; an error names all there is."""
+    known = entries()
+    if name not in known:
+        there_are = f"there are: {', '.join([*known, ALL])} (see `transnormer list tables`)"
+        raise ConfigError(f"no table '{name}'; {there_are}", hint=did_you_mean(name, [*known, ALL]))
+    entry = known[name]
+    if entry.experiment is None:
+        raise ConfigError(f"{name} is made by another command", hint=f"`{entry.command}`")
+    return entry
