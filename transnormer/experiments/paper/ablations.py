@@ -88,8 +88,11 @@ class Ablation:
 def _both(rows: Mapping[str, tuple[str, float | None, float | None]]) -> list[dict[str, tuple[str, float | None]]]:
     """Groups of T1 and of T2, from the suffix of each row and the numbers of both."""
     return [
-        {f"{method.upper()} {label}": (f"{method}{row[0]}", row[at]) for label, row in rows.items()}
-        for at, method in ((1, "t1"), (2, "t2"))
+        {
+            f"{method.upper()} {label}": (f"{method}{suffix}", {"t1": t1, "t2": t2}[method])
+            for label, (suffix, t1, t2) in rows.items()
+        }
+        for method in ("t1", "t2")
     ]
 
 

@@ -1,0 +1,63 @@
+"""Every table and figure of the paper by its number: what makes it, and which records there are of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from record_case import make_record
+
+from transnormer.cli.app import app
+from transnormer.errors import ConfigError
+from transnormer.experiments.paper import TABLES, experiment
+from transnormer.experiments.paper.ablations import ABLATIONS
+from transnormer.experiments.paper.contents import CONTENTS, entries, find
+
+
+def test_every_number_of_the_paper_is_there() -> None:
+    assert list(CONTENTS) == [*(f"table{number}" for number in range(1, 13)), "figure1", "figure2a", "figure2b"]
+    for name, table in ABLATIONS.items():
+        entry = CONTENTS[f"table{table.number}"]
+        assert (entry.experiment, entry.table) == ("ablations", name)
+    assert {entry.experiment for entry in entries().values()} - {None} == TABLES.keys()
+    commands = {command.name for command in [*app.registered_commands, *app.registered_groups]}
+    for entry in entries().values():
+        if entry.experiment:
+            assert entry.table is None or entry.table in experiment(entry.experiment).parts
+        assert entry.command.split()[1] in commands
+
+
+def test_numbers_and_names_are_found() -> None:
+    assert find("table4") == CONTENTS["table4"]
+    assert find("table8").command == "transnormer reproduce ablations --table proportion"
+    assert find("lra").command == "transnormer reproduce lra"
+    with pytest.raises(ConfigError, match=r"table7 is made by another .*`transnormer bench speed --setting paper`"):
+        find("table7")
+    with pytest.raises(
+        ConfigError, match=r"no table 'tabel4'; there are: table1, .*figure2b, ablations, .*all"
+    ) as raised:
+        find("tabel4")
+    assert raised.value.hint == "did you mean 'table4'?"
+
+
+def test_records_are_counted_by_their_data(tmp_path: Path) -> None:
+    assert CONTENTS["table6"].records_in_words(tmp_path) == "none"
+    assert CONTENTS["table7"].records_in_words(tmp_path) == "none"
+    for folder in ("lra", "lra-tuned", "ablations", "bench"):
+        (tmp_path / folder).mkdir()
+    make_record("text", "t2").write(tmp_path / "lra")
+    assert CONTENTS["table6"].records_in_words(tmp_path) == "1 (published)"
+    stand_in = {"label": "stand-in", "digest": "1", "sizes": {}, "meta": {}}
+    make_record("text", "vanilla", data=stand_in).write(tmp_path / "lra-tuned")
+    assert CONTENTS["table6"].records_in_words(tmp_path) == "2 (published 1, stand-in 1)"
+    ablation = make_record("text", "t2", name="mlm-enwiki-t2-ffn-42", recipe="ablations/mlm-enwiki")
+    ablation.write(tmp_path / "ablations")
+    assert CONTENTS["table10"].records_in_words(tmp_path) == "1 (published)"
+    assert CONTENTS["table9"].records_in_words(tmp_path) == "none", "of another table of the same experiment"
+    (tmp_path / "bench" / "speed-paper.json").write_text("{}")
+    assert CONTENTS["table7"].records_in_words(tmp_path) == "speed-paper.json"
+    damaged = tmp_path / "ablations" / "damaged.json"
+    damaged.write_text("{")
+    with pytest.raises(Exception, match=re.escape(str(damaged))):
+        CONTENTS["table9"].records_in_words(tmp_path)
