@@ -104,8 +104,8 @@ def reproduce(
         return
     from transnormer.config.load import check_overrides
     from transnormer.experiments.experiment import Selection, bare, chosen_setup, part_of, plan, selections_of_all
-    from transnormer.experiments.paper import experiment, list_tables
-    from transnormer.experiments.paper.contents import ALL, find
+    from transnormer.experiments.paper import experiment
+    from transnormer.experiments.paper.contents import ALL, experiments_of_the_paper, find
 
     check_overrides(map(bare, overrides or []))
     if name == ALL:
@@ -114,8 +114,7 @@ def reproduce(
                 raise ConfigError(
                     f"{option} {text}: each table has names of its own", hint="leave it out, or name one table"
                 )
-        experiments = [experiment(each) for each in list_tables()]
-        wanted = selections_of_all(experiments, setup, parse_seeds(seeds), data, overrides or [])
+        wanted = selections_of_all(experiments_of_the_paper(), setup, parse_seeds(seeds), data, overrides or [])
         from transnormer.experiments.all_tables import plan_all, run_all
 
         planned = plan_all(wanted, runs or Path("runs"), results or Path("results"))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.paper import TABLES, experiment
 from transnormer.experiments.record import Record, read_records
 
-ALL = "all"  # every experiment, one after the other
+ALL = "all"  # every table that is an experiment, one after the other
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ def entries() -> dict[str, Entry]:
     """By number, then the experiments by name, of which some are no table or several."""
     named = {name: Entry(about, name) for name, (_, _, about) in sorted(TABLES.items())}
     return {**CONTENTS, **named}
+
+
+def experiments_of_the_paper() -> list[Experiment]:
+    """Those that make its tables, without what only serves them: `glue` runs what it needs of `mlm`."""
+    names = dict.fromkeys(entry.experiment for entry in CONTENTS.values() if entry.experiment)
+    return [experiment(name) for name in names]
 
 
 def find(name: str) -> Entry:
