@@ -243,6 +243,7 @@ def _table(setup: str, name: str) -> Table:
         figures={"masked": Figure(masked, value, paper, "lower"), "causal": Figure(causal, value, {}, "lower")},
         locate=partial(_locate, setup, {row: label for label, (row, _) in ablation.labels.items()}),
         notes=partial(_notes, setup, name),
+        groups=[list(group) for group in ablation.groups],
     )
 
 
