@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import subprocess
@@ -21,12 +22,20 @@ _SOURCE = Path(__file__).resolve().parent
 def describe_environment() -> dict[str, Any]:
     """All of it, as JSON values."""
     return {
-        "command": ["transnormer", *(_without_folders(argument) for argument in sys.argv[1:])],
-        "commit": source_commit(),
+        **describe_process(),
         "versions": versions(),
         "hardware": hardware(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
+    }
+
+
+def describe_process() -> dict[str, Any]:
+    """What this process is, when it began to describe itself, and from which source."""
+    return {
+        "command": ["transnormer", *(_without_folders(argument) for argument in sys.argv[1:])],
+        "commit": source_commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -55,6 +55,10 @@ class DiskError(TransNormerError):
     exit_code = 6
 
 
+class JobsFailed(TransNormerError):
+    """Some jobs of a table failed; the others are done."""
+
+
 class Preempted(TransNormerError):
     """SIGTERM or SIGINT arrived; the run stopped at a step boundary with a valid checkpoint and can be resumed."""
 

@@ -20,7 +20,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Keys to change in every job, e.g. train.steps=5000, or in those of one method: t2:train.steps=5000.",
+            help="Keys to change in every job, e.g. train.steps=5000, in those of one method: t2:train.steps=5000, "
+            "or in trials (lra, fair): trials:train.steps=500.",
         ),
     ] = None,
     table: Annotated[
@@ -47,7 +48,8 @@ def reproduce(
         str | None,
         typer.Option(
             help="lra: skyformer (what the paper states), authors (how its own rows were made), "
-            "release (the authors' later, larger models) or tuned (settings chosen for T2); "
+            "release (the authors' later, larger models), tuned (settings chosen for T2), "
+            "fair (each method chooses by trials) or long (tuned, Pathfinder for 250,000 steps); "
             "lm: wikitext103 (the paper's: hours), enwiki (minutes) or enwik8 (bytes); "
             "mlm, glue: wikitext103 or enwiki; "
             "ablations: enwiki (minutes a row), wikitext103 (the paper's: hours) or tiny (a laptop).",
@@ -89,6 +91,8 @@ def reproduce(
 
     Example: transnormer reproduce figures --runs runs/figures
 
+    Example: transnormer reproduce lra --setup fair --data stores --budget-minutes 300
+
     Example: transnormer reproduce lm --setup enwiki --methods t2,vanilla,llama --data stores --jobs 1
 
     Example: transnormer reproduce ablations --table scaling --setup tiny
@@ -103,7 +107,7 @@ def reproduce(
         reproduce_figures(results or Path("results"), runs)
         return
     from transnormer.config.load import check_overrides
-    from transnormer.experiments.experiment import Selection, bare, chosen_setup, part_of, plan, selections_of_all
+    from transnormer.experiments.experiment import Selection, bare, chosen_setup, part_of, selections_of_all
     from transnormer.experiments.paper import experiment
     from transnormer.experiments.paper.contents import ALL, experiments_of_the_paper, find
 
@@ -137,10 +141,6 @@ def reproduce(
     )
     load_torch()  # all names were right
     from transnormer.experiments.display import JobDisplay
-    from transnormer.experiments.runner import Runner
+    from transnormer.experiments.stages import Stages
 
-    runner = Runner(chosen, plan(chosen, selection, runs), runs, results, jobs, budget_minutes)
-    if dry_run:
-        runner.rehearse(JobDisplay().say)
-    else:
-        runner.run(JobDisplay())
+    Stages(chosen, selection, runs, results, jobs, budget_minutes, rehearse=dry_run).run(JobDisplay())

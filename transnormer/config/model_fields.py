@@ -57,10 +57,11 @@ class ModelFields:
         str, Rule("of ids: a table, or a linear map of the id as a number (pixels)", choices=("table", "number"))
     ] = "table"
     scale_embedding: Annotated[bool, Rule("multiply token embeddings by sqrt(hidden_size)")] = True
-    # "lrpe" is what the authors ran.
+    # Unset: "lrpe", which the authors ran, where a mixer can rotate, else "none".
     position: Annotated[
-        str, Rule("rotation inside attention; 'none' is the paper-literal form", choices=("none", "rope", "lrpe"))
-    ] = "lrpe"
+        str | None,
+        Rule("rotation inside attention; 'none' is the paper-literal form", choices=("none", "rope", "lrpe")),
+    ] = None
     position_embedding: Annotated[
         str,
         Rule("absolute positions added to the token embedding", choices=("none", "sinusoidal", "learned")),
@@ -77,6 +78,10 @@ class ModelFields:
     classifier_act: Annotated[str, Rule(choices=("relu", "tanh"))] = "relu"
     dropout: Annotated[float, Rule("on embeddings and sublayer outputs", is_probability=True)] = 0.1
     attention_dropout: Annotated[float, Rule("on attention weights", is_probability=True)] = 0.0
+    # Behind the activation of a feed-forward layer, where Skyformer's FFN has one.
+    activation_dropout: Annotated[float, Rule("inside the feed-forward layers", is_probability=True)] = 0.0
+    # Unset: as `dropout`.
+    classifier_dropout: Annotated[float | None, Rule("inside a classifier", is_probability=True)] = None
     init_scheme: Annotated[str, Rule(choices=("xavier", "normal"))] = "xavier"
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
@@ -100,6 +105,8 @@ class ModelFields:
             self.final_norm = self.norm if self.norm_first else "none"
         if self.classifier_hidden_size is None:
             self.classifier_hidden_size = self.hidden_size
+        if self.classifier_dropout is None:
+            self.classifier_dropout = self.dropout
 
 
 def diag_then_norm(num_layers: int) -> list[str]:

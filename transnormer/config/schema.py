@@ -32,6 +32,9 @@ BUILT_TOKENIZERS, TOKENIZERS_FROM_FOLDER = ("byte", "bpe", "word"), ("gpt2", "ro
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
+_LATER_KEYS = ("init", "base", "activation_dropout", "classifier_dropout")
+
+
 class _ModelSection(Section):
     """The model: a preset by name and, field by field, what differs from it (null keeps the preset's value)."""
 
@@ -60,9 +63,9 @@ class _ModelSection(Section):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_unused_init(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run from scratch has neither key, as before there were any: it keeps its hash."""
-        return {name: value for name, value in dump(self).items() if value is not None or name not in ("init", "base")}
+    def _without_unused_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that sets none of them has none, as before there were any: it keeps its hash."""
+        return {name: value for name, value in dump(self).items() if value is not None or name not in _LATER_KEYS}
 
     @property
     def name(self) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transnormer.config.init_folder import model_keys
 from transnormer.config.load import PREPARATION_KEYS, load_config
 from transnormer.errors import ConfigError, command, did_you_mean
 from transnormer.experiments.faults import Faults
-from transnormer.experiments.job import INIT_KEY, Job
+from transnormer.experiments.job import INIT_KEY, Choice, Job
 from transnormer.experiments.record import Record
 from transnormer.experiments.table import (
     Table,
@@ -30,6 +30,10 @@ from transnormer.experiments.table import (
 from transnormer.models.presets import model_config
 from transnormer.tasks.registry import settled
 
+if TYPE_CHECKING:
+    from transnormer.experiments.trials import Trials
+
+TRIALS = "trials"  # whom an override is for that is for trials alone: 'trials:train.steps=500'
 _OPTION_OF = {"task": "--tasks", "model.preset": "--methods", "seed": "--seeds"}  # keys that every job has its own of
 
 
@@ -48,11 +52,11 @@ class Selection:
     def keys(self) -> list[str]:
         """Those that are overridden, in any row."""
         split = map(split_override, self.overrides)
-        return [_key(text) for named, text in split if named is None or named in self.rows]
+        return [key_of(text) for named, text in split if named is None or named in self.rows]
 
     def keys_of(self, row: str) -> list[str]:
         """Those that are overridden in a row."""
-        return list(map(_key, self.overrides_of(row)))
+        return list(map(key_of, self.overrides_of(row)))
 
     def overrides_of(self, row: str) -> list[str]:
         """What is overridden in a row, as key=value; what is said of the row alone comes last."""
@@ -123,9 +127,13 @@ class Experiment(ABC):
         Only the latter is a difference from the recipe that a table marks.
         """
 
-    def variants(self, setup: str) -> Mapping[str, Sequence[str]]:
+    def variants(self, row: str, setup: str) -> Mapping[str, Sequence[str]]:
         """Jobs of one row, column and seed, of which a table shows the best: their names and settings."""
         return {"": ()}
+
+    def trials(self, setup: str) -> Trials | None:
+        """Short jobs, the variants of which are what a row may choose from for the jobs of this set-up."""
+        return None
 
     def parent(self, row: str, column: str, seed: int, selection: Selection) -> Cell | None:
         """The job whose final weights those of a row and column begin with; `settings` must name their preset."""
@@ -221,16 +229,20 @@ def selections_of_all(
     return {each: Selection(each.rows, each.columns(name), seeds, name, data, keys) for each, name in chosen.items()}
 
 
-def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
+def plan(
+    experiment: Experiment, selection: Selection, runs: Path, choices: Mapping[tuple[str, str], Choice] | None = None
+) -> list[Job]:
     """All jobs in the order in which they are started: seed by seed, row by row, over all columns and variants.
 
-    Those that cannot work are named in one error, each with its reason.
+    Those that cannot work are named in one error, each with its reason. `choices`, where trials decide settings, are
+    those of rows and columns; without its choice a row and column has no job yet.
     """
-    addressees = [*selection.rows, *_experiments_of_parents(experiment, selection)]
+    trials = [TRIALS] if experiment.trials(selection.setup) else []
+    addressees = [*selection.rows, *_experiments_of_parents(experiment, selection), *trials]
     for row, override in map(split_override, selection.overrides):
         if row is not None and row not in addressees:
             raise ConfigError(f"'{row}:{override}': there is no job of '{row}'", hint=did_you_mean(row, addressees))
-        if (key := _key(bare(override))) in _OPTION_OF:
+        if (key := key_of(bare(override))) in _OPTION_OF:
             raise ConfigError(f"{key} differs from job to job", hint=f"leave it out and use {_OPTION_OF[key]}")
     data = selection.data
     if data is not None and not data.is_dir():
@@ -239,17 +251,22 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
         )
     faults = Faults()
     stores: dict[str, list[str]] = {}
-    variants = experiment.variants(selection.setup)
-    every = list(product(selection.seeds, selection.rows, variants))
+    variants = {row: experiment.variants(row, selection.setup) for row in selection.rows}
+    every = [(seed, row, variant) for seed in selection.seeds for row in variants for variant in variants[row]]
     for column in selection.columns:
         with faults.of(job_name(row, column, seed, variant) for seed, row, variant in every):
             stores[column] = _store(experiment, column, selection)
     jobs, parent_of = [], _parents(experiment, selection, runs)
-    for seed, row, column, variant in product(selection.seeds, selection.rows, stores, variants):
+    places = product(selection.seeds, selection.rows, stores)
+    for seed, row, column, variant in ((*place, each) for place in places for each in variants[place[1]]):
+        choice = (choices or {}).get((row, column))
+        if choices is not None and choice is None:
+            continue
         name = job_name(row, column, seed, variant)
         with faults.of([name]):
             recipe = experiment.recipe(column, selection.setup)
-            settings = [*experiment.settings(row, column, selection), *variants[variant]]
+            chosen = choice.settings if choice else ()
+            settings = [*experiment.settings(row, column, selection), *chosen, *variants[row][variant]]
             parent = parent_of(row, column, seed)
             init = [f"model.init={parent.folder.absolute()}"] if parent else []
             arguments = [*settings, *init, *selection.overrides_of(row), *stores[column], f"seed={seed}"]
@@ -257,7 +274,8 @@ def plan(experiment: Experiment, selection: Selection, runs: Path) -> list[Job]:
             model_config(config.model)  # the config of a model checks its options
             if config.model.init and not parent:
                 model_keys(Path(config.model.init))  # and this, that there is a model in it
-            jobs.append(Job(name, row, column, runs / name, config, (recipe, *arguments), tuple(settings), parent))
+            asked = (recipe, *arguments)
+            jobs.append(Job(name, row, column, runs / name, config, asked, tuple(settings), parent, choice=choice))
     faults.raise_if_any(len(every) * len(selection.columns))
     return jobs
 
@@ -274,7 +292,8 @@ def bare(override: str) -> str:
     return text if named is None else bare(text)
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
+    """The key of 'key=value'."""
     return override.partition("=")[0].strip()
 
 
@@ -291,7 +310,7 @@ def _parents(experiment: Experiment, selection: Selection, runs: Path) -> Callab
     """
     planned: dict[Cell, Job] = {}
     split = list(map(split_override, selection.overrides))
-    device = [text for named, text in split if named is None and _key(text) == "train.device"]
+    device = [text for named, text in split if named is None and key_of(text) == "train.device"]
 
     def find(row: str, column: str, seed: int) -> Job | None:
         cell = None if INIT_KEY in selection.keys_of(row) else experiment.parent(row, column, seed, selection)

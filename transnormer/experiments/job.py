@@ -28,6 +28,18 @@ _IDLE = frozenset(PREPARATION_KEYS)  # without effect beside a prepared store
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Which of its trials a row chose in a column, the settings it takes from it, and the score that each had.
+
+    Scores are those on the validation split.
+    """
+
+    name: str
+    settings: tuple[str, ...]
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Job:
     """`arguments` are those of `transnormer train` that resolve to `config`: a recipe and what is changed of it.
 
@@ -46,6 +58,8 @@ class Job:
     parent: Job | None = None
     # Of a parent that is a job of another experiment: the name of the folders where its run and its record lie.
     home: str | None = None
+    # What of `settings` trials have decided; its identity has the settings, not how they were come by.
+    choice: Choice | None = None
 
     @cached_property
     def identity(self) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from transnormer.config.renamed import RENAMED
 from transnormer.errors import DataError
+from transnormer.experiments.interval import wilson
 from transnormer.files import write_json
 
 _IN_PERCENT = ("accuracy", "f1", "matthews")
@@ -73,6 +74,22 @@ class GradientNorm(_Strict):
     nonfinite: int
 
 
+class Chosen(_Strict):
+    """Which trial decided settings of a job, of which ones: their scores on the validation split, by name."""
+
+    name: str
+    scores: dict[str, Annotated[float, Field(strict=False)]]
+
+
+class Segment(_Strict):
+    """One process of a run: the step that it began after, when, by which command and from which commit."""
+
+    after: int
+    date: str | None
+    command: list[str] | None
+    commit: str | None
+
+
 class Record(_Strict):
     """A finished job: what it was, what it achieved, at what cost, and from what it can be repeated."""
 
@@ -95,8 +112,12 @@ class Record(_Strict):
     test: Scores | None  # of the same checkpoint, for a task that has such a split
     protocol: str
     data: Data
-    parent: Parent | None = None  # older records do not have the key
-    gradient_norm: GradientNorm | None = None  # likewise
+    # Older records do not have these keys.
+    parent: Parent | None = None
+    choice: Chosen | None = None
+    segments: list[Segment] | None = None
+    examples: dict[str, int] | None = None  # that each split was scored on
+    gradient_norm: GradientNorm | None = None
 
     parameters: int
     steps: int
@@ -120,9 +141,30 @@ class Record(_Strict):
     @property
     def score(self) -> float:
         """The primary metric, on the test split where there is one; an accuracy in percent."""
-        scores = self.test or self.valid
+        return self._primary(self.test or self.valid)
+
+    @property
+    def valid_score(self) -> float:
+        """The same on the validation split, which alone may decide anything."""
+        return self._primary(self.valid)
+
+    def _primary(self, scores: Scores | None) -> float:
         value = scores.metrics[self.primary_metric] if scores else float("nan")
         return 100 * value if self.primary_metric in _IN_PERCENT else value
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where, at 95 %, the accuracy behind the score lies, in percent; None for another metric."""
+        scores, split = (self.test, "test") if self.test else (self.valid, "valid")
+        if self.primary_metric != "accuracy" or scores is None:
+            return None
+        # An older record scored a whole test split, and of another split it does not say how many examples.
+        count = (self.examples or {}).get(split) or (self.data.sizes.get(split) if split == "test" else None)
+        share = scores.metrics["accuracy"]
+        if not count or not 0 <= share <= 1:
+            return None
+        low, high = wilson(round(share * count), count)
+        return 100 * low, 100 * high
 
     @property
     def score_in_words(self) -> str:

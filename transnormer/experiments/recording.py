@@ -14,7 +14,16 @@ from transnormer.config.schema import RunConfig
 from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
-from transnormer.experiments.record import Data, GradientNorm, Hardware, Parent, Record, Scores, execution_in
+from transnormer.experiments.record import (
+    Chosen,
+    Data,
+    GradientNorm,
+    Hardware,
+    Parent,
+    Record,
+    Scores,
+    execution_in,
+)
 from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, settled, task_entry
 from transnormer.train.run_folder import RunFolder
@@ -48,6 +57,9 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         data=data_of(store),
         parent=_parent_in(job, result),
         gradient_norm=GradientNorm(**found) if (found := result.get("gradient_norm")) else None,
+        choice=job.choice and Chosen(name=job.choice.name, scores=job.choice.scores),
+        segments=result.get("segments"),
+        examples=result.get("examples") or None,
         wall_steps_per_second=_wall_rate(result["steps"], ended),
         jobs_at_once=ended.at_once if ended else None,
         resumed_after=ended.first_step if ended else None,

@@ -22,7 +22,7 @@ import torch
 from transnormer.config.schema import TrainSection
 from transnormer.data.open_store import Store
 from transnormer.environment import hardware
-from transnormer.errors import ConfigError, DataError, Preempted, RunInUseError, TransNormerError
+from transnormer.errors import ConfigError, DataError, JobsFailed, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
 from transnormer.experiments.display import JobDisplay, JobStatus, State
 from transnormer.experiments.experiment import Experiment
@@ -286,7 +286,7 @@ class Runner:
                 f"stopped with {len(left)} of {len(self.jobs)} jobs left", hint="the same command goes on with them"
             )
         if failed:
-            raise TransNormerError(
+            raise JobsFailed(
                 f"{len(failed)} of {len(self.jobs)} jobs failed: {_names(failed)}"
                 + (f"; not run, for they begin with their weights: {_names(blocked)}" if blocked else ""),
                 hint=f"their logs are {self.runs}/*.log; the same command tries them again",

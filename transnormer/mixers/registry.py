@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from transnormer.errors import ConfigError, did_you_mean
@@ -64,6 +64,11 @@ def mixer_options(name: str) -> dict[str, Any]:
     """The options of a mixer beyond the common arguments, with their defaults."""
     parameters = inspect.signature(mixer_class(name).__init__).parameters
     return {key: p.default for key, p in parameters.items() if key not in _COMMON_ARGUMENTS}
+
+
+def can_rotate(names: Iterable[str]) -> bool:
+    """Whether any of these mixers can rotate queries and keys by their positions."""
+    return any("position" in mixer_options(name) for name in names)
 
 
 _LARGEST = 2**31  # of a whole number among the options: no size is anywhere near

@@ -18,9 +18,11 @@ from transnormer.config.model_fields import ModelFields, field_rules, field_type
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.registry import (
     build_mixer,
+    can_rotate,
     check_options,
     check_probability,
     check_type,
+    list_mixers,
     mixer_class,
     mixer_options,
 )
@@ -43,6 +45,8 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             setattr(self, name, plain(value))
         check_types(vars(self))
         self.fill_unset()
+        if self.position is None:
+            self.position = "lrpe" if can_rotate(self.mixers or ()) else "none"
         super().__post_init__(**{**kwargs, "auto_map": dict(AUTO_MAP)})
         self._check()
 
@@ -84,6 +88,12 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             mixer_class(name)
         for name, options in self.mixer_options.items():
             check_options(name, options)
+        if self.position != "none" and not can_rotate(self.mixers):
+            able = [name for name in list_mixers() if can_rotate([name])]
+            raise ConfigError(
+                f"position: {self.position}: {', '.join(dict.fromkeys(self.mixers))} cannot rotate queries and keys",
+                f"position: none; those that can rotate: {', '.join(able)}",
+            )
         # Only a mixer knows what its options may be, so each is built as the layers will build it; without memory, and
         # with the random numbers that some of them draw left as they were.
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -119,6 +129,11 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             if mixer_class(name).traits.cache == "hybrid_sliding"
         ]
         return max((window for window in windows if window is not None), default=None)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether a layer rotates queries and keys by their positions."""
+        return any(self.options_of(name).get("position", "none") != "none" for name in self.mixers or ())
 
     def options_of(self, mixer: str) -> dict[str, Any]:
         """All options of a mixer in this model: its defaults, the model-wide ones it understands, then its own."""

@@ -64,19 +64,25 @@ def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class GLU(nn.Module):
-    """W3(act(W1 x) ⊙ W2 x) (paper, section 4.3; Shazeer 2020), biases on all three."""
+    """W3(act(W1 x) ⊙ W2 x) (paper, section 4.3; Shazeer 2020), biases on all three.
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: str) -> None:
+    With dropout inside, which the paper's has not, it takes the plain path: what is fused has none.
+    """
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size)
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.down_proj = nn.Linear(intermediate_size, hidden_size)
         self.activation = activation
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if should_pack(x, self.gate_proj, self.up_proj, self.down_proj):
-            return self.in_two_products(x)
         gate, up = self.gate_proj, self.up_proj
+        if self.training and self.dropout.p:
+            return self.down_proj(self.dropout(ACTIVATIONS[self.activation](gate(x)) * up(x)))
+        if should_pack(x, gate, up, self.down_proj):
+            return self.in_two_products(x)
         if should_share_a_kernel(x, gate, up):
             return self.down_proj(gated(x, gate.weight, gate.bias, up.weight, up.bias, activation=self.activation))
         return self.down_proj(ACTIVATIONS[self.activation](gate(x)) * up(x))
@@ -97,19 +103,21 @@ class GLU(nn.Module):
 
 
 class FFN(nn.Module):
-    """W2 act(W1 x), the feed-forward layer of the vanilla transformer."""
+    """W2 act(W1 x), the feed-forward layer of the vanilla transformer; dropout, if any, between the two."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: str) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.down_proj = nn.Linear(intermediate_size, hidden_size)
         self.activation = activation
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.up_proj, self.down_proj
-        if should_pack(x, up, down) and is_small_width(x, down.weight, gated=False):
+        drops = self.training and self.dropout.p > 0
+        if not drops and should_pack(x, up, down) and is_small_width(x, down.weight, gated=False):
             return mlp(x, up.weight, up.bias, down.weight, down.bias, activation=self.activation)
-        return down(ACTIVATIONS[self.activation](up(x)))
+        return down(self.dropout(ACTIVATIONS[self.activation](up(x))))
 
 
 class Layer(nn.Module):
@@ -131,7 +139,9 @@ class Layer(nn.Module):
         if self.mixer.traits.needs_ffn:
             assert config.intermediate_size is not None
             kind = GLU if config.feed_forward == "glu" else FFN
-            self.feed_forward = kind(config.hidden_size, config.intermediate_size, config.hidden_act)
+            self.feed_forward = kind(
+                config.hidden_size, config.intermediate_size, config.hidden_act, config.activation_dropout
+            )
             self.feed_forward_norm = build_norm(config.norm, config.hidden_size, before_product=config.norm_first)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first

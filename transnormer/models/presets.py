@@ -246,7 +246,10 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
             raise ConfigError(f"'{key}' is not a field of the model", did_you_mean(key, known))
     overrides = {key: plain(value) for key, value in overrides.items()}
     check_types(overrides)
-    return TransNormerConfig(**_values(name, overrides))
+    values = _values(name, overrides)
+    if "position" not in overrides and "mixers" in overrides:
+        del values["position"]  # what a method's own mixers do says nothing of others
+    return TransNormerConfig(**values)
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -179,6 +179,9 @@ class Classification(Task):
         """The numbers of the examples that an evaluation of this split scores."""
         return np.arange(len(self.examples(split)))
 
+    def examples_scored(self, split: str) -> int | None:
+        return len(self.chosen(split))
+
     def eval_batches(self, split: str, size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Every world_size-th example; those of similar length together, so that little is padded."""
         examples = self.examples(split)

@@ -59,6 +59,10 @@ class Task(ABC):
         """The config with all that its data decide, such as how many steps an epoch is."""
         return config
 
+    def examples_scored(self, split: str) -> int | None:
+        """How many examples an evaluation of a split counts, of which an accuracy is the share; None for text."""
+        return None
+
     @property
     @abstractmethod
     def protocol(self) -> str:

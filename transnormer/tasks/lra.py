@@ -48,6 +48,7 @@ class LongRangeArena(Classification):
         self.spec = spec_of(config.task)
         self._protocol = LRAProtocol(config.lra.protocol, self.spec)
         self.right_padded = not self._protocol.masks_black
+        model_config(config.model, causal=False)  # a model that cannot be is refused before data are made for it
         super().__init__(config)
 
     @classmethod
@@ -89,7 +90,7 @@ class LongRangeArena(Classification):
 
     def build_model(self) -> TransNormerPreTrainedModel:
         model = super().build_model()
-        if model.config.position == model.config.position_embedding == "none":
+        if model.config.position_embedding == "none" and not model.config.rotates:
             log.warning(
                 "%s has no positions: what order its tokens have, only its attention can know "
                 "(model.position_embedding=sinusoidal adds them)",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transnormer.config.schema import RunConfig
+from transnormer.environment import describe_process
 from transnormer.errors import NonFiniteError, Preempted, command
 from transnormer.models.presets import build_without_memory
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
@@ -117,7 +118,8 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             if stale_holder:
                 recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
             loop.note_quarantined(quarantined)
-            recorder.event("resumed", f"resumed after step {state.step}", step=state.step)
+            origin = describe_process() if ranks.is_main else {}
+            recorder.event("resumed", f"resumed after step {state.step}", step=state.step, **origin)
             for line in changes:
                 recorder.event("changed", line, step=state.step)
             ranks.on_main(lambda: folder.take_up(config, changes, learner.initial_facts))

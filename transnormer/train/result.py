@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import torch
@@ -35,6 +34,8 @@ def write_result(
         "metrics": state.metrics,
         "best": {"step": best.step, "metrics": best.metrics} if best else None,
         "test": test,
+        "examples": _examples(learner, with_test=test is not None),
+        "segments": folder.read_segments(),
         "parameters": count_parameters(learner.model),
         "steps": state.step,
         "tokens": state.tokens,
@@ -50,11 +51,17 @@ def write_result(
         "execution": learner.execution.name,
         "data": {"store": learner.task.store.path.name, "digest": learner.task.store.digest},
         "config_hash": config_hash(config),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **describe_environment(),
     }
     write_json(folder.result_file, result)
     return result
+
+
+def _examples(learner: Learner, *, with_test: bool) -> dict[str, int]:
+    """How many examples each split was scored on, for a task that counts them."""
+    task = learner.task
+    scored = {split: task.examples_scored(split) for split in ("valid", *([task.test_split] if with_test else []))}
+    return {split: count for split, count in scored.items() if split and count is not None}
 
 
 def _peak_memory_bytes(learner: Learner) -> int | None:

@@ -29,7 +29,7 @@ from transnormer.files import (
     write_json,
     write_text,
 )
-from transnormer.journal import last_line
+from transnormer.journal import last_line, read_journal
 
 if TYPE_CHECKING:
     from transnormer.data.open_store import Store
@@ -206,6 +206,18 @@ class RunFolder:
         save_every = self.read_config().train.save_every
         # The step after a save is made once the checkpoint is on the disk.
         return f"the journal goes to step {line['step']}" if line and line["step"] > save_every else None
+
+    def read_segments(self) -> list[dict[str, Any]]:
+        """Every process that made steps of the run: the step it began after, its date, command and commit.
+
+        What an older version did not write down is None.
+        """
+        began = json.loads(self.environment_file.read_text(encoding="utf-8"))
+        resumed = [line for line in read_journal(self.journal_file) if line["kind"] == "resumed"]
+        facts = ("date", "command", "commit")
+        return [
+            {"after": line.get("step", 0), **{fact: line.get(fact) for fact in facts}} for line in (began, *resumed)
+        ]
 
     def require_data(self, data: Store) -> None:
         """Refuse other data than the run began with; older versions did not record them."""

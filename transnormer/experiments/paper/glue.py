@@ -132,7 +132,7 @@ class Glue(Experiment):
     def settings(self, row: str, column: str, selection: Selection) -> list[str]:
         return [f"model.preset={row}-{mlm.SIZES[selection.setup]}"]
 
-    def variants(self, setup: str) -> Mapping[str, Sequence[str]]:
+    def variants(self, row: str, setup: str) -> Mapping[str, Sequence[str]]:
         return {f"{setup}-{rate}": [f"optim.lr={rate}"] for rate in RATES}
 
     def parent(self, row: str, column: str, seed: int, selection: Selection) -> Cell:

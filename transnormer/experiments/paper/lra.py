@@ -15,8 +15,18 @@ from typing import ClassVar
 from transnormer.config.load import load_config
 from transnormer.data.lra.spec import spec_of
 from transnormer.experiments.experiment import Experiment, Selection
+from transnormer.experiments.paper.lra_setups import (
+    COPIED,
+    SETUPS,
+    TRIAL_SCHEDULE,
+    TRIAL_SEED,
+    as_published,
+    options,
+    require_apart,
+)
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, score
+from transnormer.experiments.trials import Trials
 from transnormer.markdown import markdown_table
 from transnormer.models.presets import METHODS, list_presets, preset
 
@@ -96,9 +106,8 @@ class LongRangeArena(Experiment):
     name = "lra"
     title = "Long-Range Arena"
     tables = (TABLE,)
-    # Skyformer's, which the paper names; the one its own rows were made in; the larger one of its released scripts; and
-    # the second of these with what T2 does best with on the validation splits.
-    setups: ClassVar = {"skyformer": "lra", "authors": "lra/authors", "release": "lra/release", "tuned": "lra/tuned"}
+    setups: ClassVar = {setup.name: setup.recipes for setup in SETUPS}
+    about: ClassVar = {setup.recipes: setup.about for setup in SETUPS}
     guesses: ClassVar = {
         "cuda": {"listops": 500.0, "text": 400.0, "image": 120.0, "pathfinder": 250.0, "retrieval": 200.0},
         "cpu": {"listops": 1.0, "text": 1.0, "image": 0.2, "pathfinder": 0.5, "retrieval": 0.5},
@@ -111,18 +120,26 @@ class LongRangeArena(Experiment):
         return sorted(able, key=lambda method: _FIRST.index(method) if method in _FIRST else len(able))
 
     def columns(self, setup: str) -> Sequence[str]:
-        return TASKS
+        return ("pathfinder",) if setup == "long" else TASKS
 
     def recipe(self, column: str, setup: str) -> str:
         return f"{self.setups[setup]}/{column}"
 
     def settings(self, row: str, column: str, selection: Selection) -> list[str]:
-        model = f"{row}-lra-{column}"
-        left_out = load_config(self.recipe(column, selection.setup)).model.position_embedding == "none"
-        if not left_out or "model.position_embedding" in selection.keys_of(row) or preset(model).position != "none":
-            return [f"model.preset={model}"]
-        # A recipe may leave absolute positions out; a method that does not rotate queries and keys needs them.
-        return [f"model.preset={model}", "model.position_embedding=sinusoidal", "model.scale_embedding=true"]
+        setup, model = selection.setup, f"{row}-lra-{column}"
+        settings = [f"model.preset={model}"]
+        if setup == "fair":
+            require_apart(selection.keys_of(row))
+        if setup == "skyformer" and row in COPIED:
+            settings += as_published(row)
+        left_out = load_config(self.recipe(column, setup)).model.position_embedding == "none"
+        if left_out and "model.position_embedding" not in selection.keys_of(row) and preset(model).position == "none":
+            # Where a recipe made for T2 leaves absolute positions to its rotation, a model without one keeps them.
+            settings += ["model.position_embedding=sinusoidal", "model.scale_embedding=true"]
+        return settings
+
+    def trials(self, setup: str) -> Trials | None:
+        return Trials(self, options, TRIAL_SCHEDULE, TRIAL_SEED) if setup == "fair" else None
 
     def data_name(self, column: str) -> str:
         return f"lra/{column}"
