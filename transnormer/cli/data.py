@@ -140,16 +140,32 @@ def show(
     split: Annotated[str | None, typer.Option(help="Of a store.", show_default="train")] = None,
     seed: Seed = None,
     size: Size = None,
-    out: Annotated[Path, typer.Option(help="The contact sheet to draw, where examples are images.")] = Path(
-        "sheet.png"
-    ),
+    stats: Annotated[
+        bool, typer.Option("--stats", help="What the splits share, and what trivial rules reach (lra).")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The contact sheet to draw, where examples are images; with --stats, the record to write.",
+            show_default="sheet.png; with --stats, none",
+        ),
+    ] = None,
 ) -> None:
     """Show examples: images on a contact sheet, ListOps as trees, texts as they are read or in excerpts.
+
+    With --stats, show what a score means: examples in more than one split, and the test accuracy of trivial rules.
+    Without a store, a task is prepared as for training.
 
     Example: transnormer data show lra/pathfinder --out paths.png
 
     Example: transnormer data show store --split test --count 5
+
+    Example: transnormer data show lra/listops --stats
     """
+    if stats:
+        _refuse({"--count": count, "--split": split}, "is for examples, not for --stats")
+        _show_stats(what, source, seed, size, out)
+        return
     from transnormer.data.examples import ExampleStore
     from transnormer.data.lra.preview import as_text, draw_contact_sheet, is_drawn, source_examples, stored_examples
 
@@ -169,8 +185,9 @@ def show(
             return
         examples = stored_examples(store, split or "train", count or _count(is_drawn(task)))
     if is_drawn(task):
-        draw_contact_sheet(task, examples, out)
-        print_text(f"{len(examples)} images of {task} are in {out}")
+        sheet = out or Path("sheet.png")
+        draw_contact_sheet(task, examples, sheet)
+        print_text(f"{len(examples)} images of {task} are in {sheet}")
         return
     for line in as_text(task, examples):
         print_text(line)
@@ -204,6 +221,27 @@ def info(store: Store) -> None:
     Example: transnormer data info store
     """
     _describe(store)
+
+
+def _show_stats(what: str, source: str | None, seed: int | None, size: int | None, out: Path | None) -> None:
+    from transnormer.data.cache import cached_examples
+    from transnormer.data.examples import ExampleStore
+    from transnormer.data.lra.prepare import plan
+    from transnormer.experiments.data_record import in_words, record_of_data
+    from transnormer.files import write_json
+
+    if what.startswith("lra/") and not Path(what).is_dir():
+        store = ExampleStore.open(cached_examples(plan(what, source, seed or 0, size=size)))
+    else:
+        _refuse({"--source": source, "--seed": seed, "--size": size}, "is for a task by name, this is a store")
+        store = ExampleStore.open(what)
+        if not store.task.startswith("lra/"):
+            raise ConfigError(f"--stats is for the lra tasks, {what} is of {store.task}", hint="leave --stats out")
+    record = record_of_data(store)
+    for line in in_words(record):
+        print_text(line)
+    if out is not None:
+        write_json(out, record)
 
 
 def _training_command(path: Path) -> str:

@@ -97,6 +97,8 @@ class Experiment(ABC):
     parts: ClassVar[Mapping[str, Part]] = {}  # what can be named in `--table`
     # Where the recipes of each set-up lie; the first is the default: the paper's, where that takes no days.
     setups: ClassVar[Mapping[str, str]]
+    # What a reader must know of a set-up, by the folder of its recipes.
+    about: ClassVar[Mapping[str, str]] = {}
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
     guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     # Whether the weights of a job stay once it has a record; many short jobs of large models would fill a disk.
@@ -164,9 +166,11 @@ class Experiment(ABC):
         tables = [table for table in self.tables if table.rows_that_ran(records)] or self.tables[:1]
         folders = sorted(recipe_folders(records) - {next(iter(self.setups.values()))})
         recipes = f" Recipes: {', '.join(f'`{folder}/*`' for folder in folders)}." if folders else ""
+        about = [text for folder, text in self.about.items() if folder in recipe_folders(records)]
         parts = [
             f"# {self.title}\n\nGenerated from the JSON files beside it (`transnormer reproduce {self.name}` writes "
             f"both); one file is one run, with its configuration, data, versions and hardware.{recipes}",
+            *about,
             *(part for table in tables for part in _section(table, records)),
             f"## Cost\n\n{cost_in_words(records)}",
             self.cost(tables, records),

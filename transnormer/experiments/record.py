@@ -153,6 +153,11 @@ class Record(_Strict):
         return 100 * value if self.primary_metric in _IN_PERCENT else value
 
     @property
+    def is_older(self) -> bool:
+        """Whether it is from before records had the segments of a run, and the number of examples."""
+        return self.segments is None
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """Where, at 95 %, the accuracy behind the score lies, in percent; None for another metric."""
         scores, split = (self.test, "test") if self.test else (self.valid, "valid")

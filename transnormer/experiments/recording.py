@@ -57,7 +57,7 @@ def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | No
         data=data_of(store),
         parent=_parent_in(job, result),
         gradient_norm=GradientNorm(**found) if (found := result.get("gradient_norm")) else None,
-        choice=job.choice and Chosen(name=job.choice.name, scores=job.choice.scores),
+        choice=Chosen(name=job.choice.name, scores=job.choice.scores) if job.choice else None,
         segments=result.get("segments"),
         examples=result.get("examples") or None,
         wall_steps_per_second=_wall_rate(result["steps"], ended),

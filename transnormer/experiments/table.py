@@ -14,7 +14,7 @@ from transnormer.markdown import markdown_table
 
 NONE = "–"
 NOT_IN_PAPER = "not in the paper"
-STAND_IN, CHANGED, RESUMED = "†", "‡", "§"
+STAND_IN, CHANGED, RESUMED, OLDER = "†", "‡", "§", "°"
 
 Records = Sequence[Record]
 
@@ -33,6 +33,8 @@ class Figure:
     better: Literal["higher", "lower"] | None = None
     digits: int = 2
     relative_to: str | None = None
+    # Where the true number of a record lies; then all that the best's interval cannot be told from is bold with it.
+    interval: Callable[[Record], tuple[float, float] | None] | None = None
 
     def papers(self, row: str) -> float | None:
         """The paper's number of a row."""
@@ -74,7 +76,10 @@ class Table:
     groups: Sequence[Sequence[str]] = ()  # rows that the paper compares with each other; all, where none are named
 
     def markdown(self, records: Records) -> str:
-        """The best of ours under each heading is bold; a row that the paper does not have is said to be so."""
+        """The best of ours under each heading is bold; a row that the paper does not have is said to be so.
+
+        Of a figure that has intervals, a single run is shown with its own.
+        """
         rows, means = self.shown_rows(records), self.means(records)
         headings = ["method"]
         columns = [[row if row in self.in_paper else f"{row} ({NOT_IN_PAPER})" for row in rows]]
@@ -145,7 +150,9 @@ class Table:
         if len(numbers) == len(values) > 1:
             text += f" ± {figure.text(statistics.stdev(numbers))}"
         # A ratio of two models on the same data says something beyond them.
-        return text + _marks(found, CHANGED if figure.relative_to else STAND_IN + CHANGED)
+        marks = _marks(found, CHANGED if figure.relative_to else STAND_IN + CHANGED)
+        is_older = any(record.is_older for record in found) and not all(record.is_older for record in records)
+        return text + marks + (OLDER if is_older else "")
 
     def mean(self, records: Records, row: str, headings: Sequence[str]) -> str:
         """The mean of a row over figures, with the marks of all that is in it."""
@@ -164,12 +171,32 @@ class Table:
 
     def _bold_where_best(self, records: Records, rows: Sequence[str], heading: str) -> list[str]:
         values = [self.value(records, row, heading) for row in rows]
-        texts = [self.text(records, row, heading) for row in rows]
+        texts = [self._with_interval(records, row, heading) for row in rows]
         best = self.best(records, heading)
-        return [
-            f"**{text}**" if value is not None and value == best else text
-            for value, text in zip(values, texts, strict=True)
+        if best is None:
+            return texts
+        spreads = [self.spread(records, row, heading) for row in rows]
+        low, high = spreads[values.index(best)] or (best, best)
+        as_good = [
+            value == best or (spread is not None and spread[0] <= high and low <= spread[1])
+            for value, spread in zip(values, spreads, strict=True)
         ]
+        return [f"**{text}**" if bold else text for text, bold in zip(texts, as_good, strict=True)]
+
+    def spread(self, records: Records, row: str, heading: str) -> tuple[float, float] | None:
+        """Where a row's figure lies: the interval of a single run, or a standard deviation around those of several."""
+        figure, values = self.figures[heading], _numbers(self._values(records, row, heading))
+        if figure.interval is None or not values:
+            return None
+        if len(values) > 1:
+            middle, deviation = statistics.fmean(values), statistics.stdev(values)
+            return middle - deviation, middle + deviation
+        return figure.interval(self.of(records, row, figure.column)[0])
+
+    def _with_interval(self, records: Records, row: str, heading: str) -> str:
+        text, spread = self.text(records, row, heading), self.spread(records, row, heading)
+        single = len(self.of(records, row, self.figures[heading].column)) == 1
+        return f"{text} [{spread[0]:.1f}, {spread[1]:.1f}]" if spread and single else text
 
 
 def score(record: Record) -> float:
@@ -267,7 +294,16 @@ def marks_in_words(table: Table, records: Records) -> list[str]:
             changes.setdefault(f"{key}={json.dumps(value)}", {})[(table.locate(record) or ("",))[0]] = None
     ran = len(table.rows_that_ran(records))
     named = [f"{text} ({', '.join(rows)})" if len(rows) < ran else text for text, rows in sorted(changes.items())]
-    return [*lines, f"{CHANGED} differs from the recipe: {', '.join(named)}."] if changes else lines
+    if changes:
+        lines.append(f"{CHANGED} differs from the recipe: {', '.join(named)}.")
+    older = [record for record in records if record.is_older]
+    if older:
+        what = "All records are" if len(older) == len(records) else f"{OLDER} is a record"
+        lines.append(
+            f"{what} of an older form: with the commit of the last part of a resumed run alone, without the number of "
+            "examples (it is that of the test split) and, the oldest, without command and date."
+        )
+    return lines
 
 
 def cost_in_words(records: Records) -> str:

@@ -134,8 +134,8 @@ class Trials(Experiment):
         return (
             f"# {self.title}\n\nGenerated from the JSON files beside it; one file is one run. Score on the validation "
             f"split, schedules of {', '.join(f'{count:,}' for count in steps) or 'some'} steps, seed {self.seed}; what "
-            "is bold was chosen for the full runs. No score on the test split has a part in it. Where not all trials are "
-            f"finished, nothing is chosen yet.\n\n{markdown_table(['method', *columns], lines)}\n"
+            "is bold was chosen for the full runs. No score on the test split has a part in it. Where not all trials "
+            f"are finished, nothing is chosen yet.\n\n{markdown_table(['method', *columns], lines)}\n"
         )
 
     def _cell(self, row: str, found: Mapping[str, Record]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnormer.errors import TransNormerError
+from transnormer.experiments import data_record
 from transnormer.experiments.paper import ablations, experiment, glue, list_tables, lm, lra, mlm
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
@@ -44,9 +45,11 @@ Training speed, the paper's speed table and the Long-Range Arena are in the [REA
 def generated(root: Path) -> dict[Path, str]:
     """The text that each page should have, by the file it is in."""
     results, readme, performance = root / "results", root / "README.md", root / "docs" / "performance.md"
+    arena = root / "docs" / "lra.md"
     more = "Every other table: [docs/results.md](docs/results.md).\n"
     pages = {
         readme: replaced(_read(readme), "results", "\n".join([*_made(IN_README, results), more])),
+        arena: replaced(_read(arena), "data", data_record.table(results) or ""),
         performance: with_kernels(_read(performance), results),
         root / "docs" / "results.md": "\n".join([_RESULTS, *_made(IN_RESULTS, results), _elsewhere(results)]),
     }

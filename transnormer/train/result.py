@@ -60,8 +60,8 @@ def write_result(
 def _examples(learner: Learner, *, with_test: bool) -> dict[str, int]:
     """How many examples each split was scored on, for a task that counts them."""
     task = learner.task
-    scored = {split: task.examples_scored(split) for split in ("valid", *([task.test_split] if with_test else []))}
-    return {split: count for split, count in scored.items() if split and count is not None}
+    splits = ["valid", *([task.test_split] if with_test and task.test_split else [])]
+    return {split: count for split in splits if (count := task.examples_scored(split)) is not None}
 
 
 def _peak_memory_bytes(learner: Learner) -> int | None:
