@@ -80,7 +80,7 @@ class ModelFields:
     attention_dropout: Annotated[float, Rule("on attention weights", is_probability=True)] = 0.0
     # Behind the activation of a feed-forward layer, where Skyformer's FFN has one.
     activation_dropout: Annotated[float, Rule("inside the feed-forward layers", is_probability=True)] = 0.0
-    # Unset: as `dropout`.
+    # Unset: as `dropout`, also where another task changes that.
     classifier_dropout: Annotated[float | None, Rule("inside a classifier", is_probability=True)] = None
     init_scheme: Annotated[str, Rule(choices=("xavier", "normal"))] = "xavier"
     initializer_range: float = 0.02
@@ -105,8 +105,6 @@ class ModelFields:
             self.final_norm = self.norm if self.norm_first else "none"
         if self.classifier_hidden_size is None:
             self.classifier_hidden_size = self.hidden_size
-        if self.classifier_dropout is None:
-            self.classifier_dropout = self.dropout
 
 
 def diag_then_norm(num_layers: int) -> list[str]:

@@ -66,7 +66,7 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             value = getattr(self, field)
             if rule.choices and value not in rule.choices:
                 raise ConfigError(f"{field}: unknown value '{value}'", did_you_mean(str(value), rule.choices))
-            if rule.is_probability:
+            if rule.is_probability and value is not None:
                 check_probability(field, value)
         for field in (*(name for name, rule in field_rules().items() if rule.is_count), "num_labels"):
             if getattr(self, field) < 1:

@@ -243,8 +243,8 @@ class ClassifierHead(nn.Module):
         self.dense = nn.Linear(input_size, config.classifier_hidden_size)
         self.is_roberta = config.classifier_act == "tanh"
         self.activation = torch.tanh if self.is_roberta else F.relu
-        assert config.classifier_dropout is not None
-        self.dropout = nn.Dropout(config.classifier_dropout)
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.dropout if own is None else own)
         self.out_proj = nn.Linear(config.classifier_hidden_size, config.num_labels)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ _HEADS = {
 }
 # What of a model config weights do not depend on, or what their names and shapes say as well.
 _FREE = {
-    *("vocab_size", "max_position_embeddings", "dropout", "attention_dropout", "pooling", "mixer_options"),
+    *("vocab_size", "max_position_embeddings", "dropout", "attention_dropout", "activation_dropout"),
+    *("classifier_dropout", "pooling", "mixer_options"),
     *("classifier_hidden_size", "classifier_act", "init_scheme", "initializer_range", "tie_word_embeddings"),
     *("lm_head_bias", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id"),
 }

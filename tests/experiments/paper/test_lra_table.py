@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def record(task: str, method: str, percent: float, seed: int = 42, **changes: An
 
 
 def figures(table: str) -> dict[str, list[str]]:
-    """The columns of each method."""
+    """The columns of each method, without the intervals."""
+    table = re.sub(r" \[[\d., ]+\]", "", table)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {row[0]: row[1:] for row in rows if not row[0].startswith("---")}
 
@@ -40,9 +42,9 @@ def test_ours_beside_the_papers() -> None:
         *("**42.00**", "41.60", "**73.00**", "72.20", "**50.00**", "49.60", "**78.00**", "76.80"),
         *("**84.00**", "83.82", "65.40", "64.80"),
     ]
-    assert table["vanilla"][:4] == ["36.12", "38.37", "–", "61.95"]
+    assert table["vanilla"][:4] == ["**36.12**", "38.37", "–", "61.95"], "twelve examples tell nobody apart"
     assert table["vanilla"][-2:] == ["–", "57.37"], "a mean of some tasks is no mean"
-    assert table["linear_elu (not in the paper)"] == ["37.00", *["–"] * 11]
+    assert table["linear_elu (not in the paper)"] == ["**37.00**", *["–"] * 11]
     assert not any(row.startswith("llama") for row in table), "neither in the paper nor run"
     assert table["flash"][0] == "–"
 
@@ -147,3 +149,36 @@ def test_the_papers_table() -> None:
         assert sum(PAPER[method].values()) / 5 == pytest.approx(average, abs=0.011)
         assert PAPER[method].keys() == set(TASKS)
     assert PAPER.keys() == METHODS.keys()
+
+
+def test_bold_is_what_intervals_cannot_tell_from_the_highest() -> None:
+    many = {"test": 10_000, "valid": 100}
+    scores = {"t2": 73.0, "vanilla": 72.0, "performer": 70.0}
+    records = [record("text", method, percent, examples=many) for method, percent in scores.items()]
+    column = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")[3] for line in TABLE.markdown(records).splitlines()[2:]
+    }
+    assert column["t2"] == "**73.00 [72.1, 73.9]**"
+    assert column["vanilla"] == "**72.00 [71.1, 72.9]**"
+    assert column["performer"] == "70.00 [69.1, 70.9]"
+    # Over several seeds it is their deviation.
+    records += [record("text", "vanilla", 72.01, seed=43, examples=many)]
+    column = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")[3] for line in TABLE.markdown(records).splitlines()[2:]
+    }
+    assert column["vanilla"] == "72.00 ± 0.01"
+
+
+def test_older_records_are_marked_where_there_are_newer_ones() -> None:
+    segments = [{"after": 0, "date": None, "command": ["transnormer"], "commit": "0" * 40}]
+    older, newer = record("text", "t2", 73.0), record("text", "vanilla", 62.0, segments=segments)
+    assert "73.00°" in lra_page([older, newer])
+    assert "° is a record of an older form" in lra_page([older, newer])
+    assert "°" not in lra_page([older])
+    assert "All records are of an older form" in lra_page([older])
+    assert "older form" not in lra_page([newer])
+
+
+def test_what_is_far_from_the_paper_in_its_own_set_up_is_listed() -> None:
+    page = lra_page([record("text", "t2", 60.0), record("listops", "t2", 41.0)])
+    assert "More than 3 points from the paper's figure: t2 on text -12.20." in page
