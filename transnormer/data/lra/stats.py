@@ -6,6 +6,7 @@ Deterministic and cheap: no rule here has a seed, and the only thing that is fit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -39,10 +40,10 @@ def baselines(store: ExampleStore) -> dict[str, float]:
     """Accuracy on the test split, as a share, by the name of the rule."""
     train, test = store.split("train"), store.split("test")
     nothing = [np.zeros(len(split)) for split in (train, test)]
-    found = {"majority class": _usual_class(*nothing, train.labels, test.labels)}
+    found = {"majority class": _usual_class(nothing, train.labels, test.labels)}
     if store.task == "lra/listops":
         roots = [np.array([split.sequence(index)[0] for index in range(len(split))]) for split in (train, test)]
-        found["root operator"] = _usual_class(*roots, train.labels, test.labels)
+        found["root operator"] = _usual_class(roots, train.labels, test.labels)
     if store.sequences == 2:
         found["texts as names"] = _by_name(store)
     predicted = _least_squares(_bags(store, "train"), train.labels, _bags(store, "test"), store.num_labels)
@@ -59,8 +60,9 @@ def _digests(store: ExampleStore, split: str) -> list[tuple[bytes, ...]]:
     ]
 
 
-def _usual_class(keys: np.ndarray, test_keys: np.ndarray, labels: np.ndarray, test_labels: np.ndarray) -> float:
-    """The accuracy of the most frequent class in train of all examples with the same key."""
+def _usual_class(both: Sequence[np.ndarray], labels: np.ndarray, test_labels: np.ndarray) -> float:
+    """The accuracy of the most frequent class in train of all examples with the same key; `both`: of train and test."""
+    keys, test_keys = both
     overall = np.bincount(labels).argmax()
     rule = {key: np.bincount(labels[keys == key]).argmax() for key in np.unique(keys).tolist()}
     predicted = np.array([rule.get(key, overall) for key in test_keys.tolist()])
