@@ -6,11 +6,18 @@ import json
 import subprocess
 from pathlib import Path
 
+from transnormer.config.load import load_config
+from transnormer.experiments.demo import RATES
+from transnormer.experiments.paper.demo_rates import best_rates
+from transnormer.experiments.record import read_records
+
+ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
     "model.hidden_size=32",
     "model.intermediate_size=48",
     "model.num_hidden_layers=2",
     "train.steps=4",
+    "train.log_every=1",
     "optim.warmup_steps=1",
     "train.batch_size=2",
     "data.eval_windows=2",
@@ -38,9 +45,28 @@ def test_demo(tmp_path, forked_command):
     assert t2[-4:-2] == t2[-2:], "T2's state is as large at 16k tokens as at 1k"
     assert llama[-4:-2] != llama[-2:]
     page = (tmp_path / "demo" / "index.html").read_text()
-    assert "<svg" in page
-    assert "def read_file(path" in page
+    assert page.count("<svg") == 3, "losses, gradient norms, dilution"
+    assert page.count("data:image/png;base64,") == 1, "attention maps"
+    assert page.count("def read_file(path") == 3, "a sample of each"
+    record = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    for row, twin in zip(record["rows"], record["dilution"]["runs"], strict=True):
+        assert f"{twin['mean']['area']:.3f}" in row
+        assert row[0] == twin["run"]
 
     second = demo(forked_command, tmp_path / "demo")
     assert "is finished" in second
     assert second.splitlines()[-1] == first.splitlines()[-1]
+
+
+def test_a_demo_with_nothing_to_draw_is_refused_at_once(tmp_path, forked_command):
+    command = [*forked_command, "demo", "--out", str(tmp_path / "demo"), "train.steps=5", "optim.warmup_steps=1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "train.log_every=1" in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_rates_of_the_demo_are_the_best_of_the_records():
+    records = read_records(ROOT / "results" / "demo-rates")
+    assert {record.steps for record in records} == {load_config("demo", []).train.steps}
+    assert best_rates(records) == RATES

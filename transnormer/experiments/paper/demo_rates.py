@@ -15,7 +15,7 @@ from transnormer.experiments.experiment import Experiment, Selection
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.table import Figure, Records, Table, metric, summary_of
 
-RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
+RATES = ("2e-3", "4e-3", "8e-3")
 
 
 def locate(record: Record) -> tuple[str, str] | None:
