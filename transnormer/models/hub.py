@@ -7,6 +7,8 @@ After `import transnormer` no such file is needed or read, and that costs nothin
 its Auto tables when `configuration_auto` and `modeling_auto` are first imported, which takes seconds and needs torch.
 Instead of importing them, we enter our classes at the moment somebody else does. For this to work no file of this
 folder may import `modeling_auto` (nor `transformers.modeling_layers`, which does) while it loads.
+
+In the same way `peft`, once it is imported, learns which layers a LoraConfig without `target_modules` means.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ except ModuleNotFoundError as error:
 
 _CONFIGURATION = "transformers.models.auto.configuration_auto"
 _MODELING = "transformers.models.auto.modeling_auto"
+_PEFT = "peft.utils.constants"
+# Queries and values, as peft has it for most models, under every name that a mixer gives them.
+_LORA_TARGETS = ["q_proj", "v_proj", "qk_proj", "base_proj", "value_proj"]
 
 
 def _register_config() -> None:
@@ -67,11 +72,23 @@ def _register_models() -> None:
         getattr(transformers, auto).register(TransNormerConfig, getattr(heads, name), exist_ok=True)
 
 
-_REGISTRATIONS: dict[str, Callable[[], None]] = {_CONFIGURATION: _register_config, _MODELING: _register_models}
+def _register_lora_targets() -> None:
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
+
+    from transnormer.models.config import TransNormerConfig
+
+    TARGETS.setdefault(TransNormerConfig.model_type, _LORA_TARGETS)
+
+
+_REGISTRATIONS: dict[str, Callable[[], None]] = {
+    _CONFIGURATION: _register_config,
+    _MODELING: _register_models,
+    _PEFT: _register_lora_targets,
+}
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; lets the usual finders load the two Auto modules and then registers our classes."""
+    """Finds nothing itself; lets the usual finders load the modules above and then registers what is ours."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -100,7 +117,7 @@ class _RegisteringLoader(importlib.abc.Loader):
 
 
 def register_auto_classes() -> None:
-    """Enter our classes into transformers' Auto tables now where these exist, else when they are first imported."""
+    """Enter what is ours into the tables of transformers and peft that exist, into others when they are imported."""
     pending = [name for name in _REGISTRATIONS if name not in sys.modules]
     for name in _REGISTRATIONS:
         if name in sys.modules:
