@@ -33,6 +33,9 @@ def test_a_graph_that_cannot_be_is_refused_with_the_reason():
         choose_execution(wanted, CPU, 1)
     with pytest.raises(ConfigError, match="one process"):
         choose_execution(wanted, CUDA, 2)
+    with pytest.raises(ConfigError, match=r"not been tested with train\.gradient_checkpointing"):
+        choose_execution(TrainSection(execution="cuda_graph", gradient_checkpointing=True), CUDA, 1)
+    assert choose_execution(TrainSection(gradient_checkpointing=True), CUDA, 1) == "compile"
 
 
 def test_compilation_errors_are_reasons_and_others_are_not():

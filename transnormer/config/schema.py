@@ -222,7 +222,12 @@ class TrainSection(Section):
     execution: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         default="auto",
         description="how a step runs: op by op, compiled, or compiled and as one CUDA graph; "
-        "auto: on CUDA cuda_graph (with several processes: compile), on CPU eager",
+        "auto: on CUDA cuda_graph (with several processes or gradient_checkpointing: compile), on CPU eager",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="keep the input of each layer alone and compute the rest again in the backward pass: "
+        "less memory, more time",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: CUDA where there is one")
     threads: int | None = Field(
@@ -252,7 +257,7 @@ class TrainSection(Section):
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A run that does not use a newer key has no such key, as before there was one: it keeps its hash."""
-        unused = {"threads": None, "log_layer_gradients": False}
+        unused = {"threads": None, "log_layer_gradients": False, "gradient_checkpointing": False}
         return {name: value for name, value in dump(self).items() if name not in unused or value != unused[name]}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -37,8 +38,11 @@ class TransNormerPreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ("past_key_values",)
     # Positions multiply the angles of rotations: in bfloat16 they would be off by radians after some hundred tokens.
     _keep_in_fp32_modules_strict = ("rotation",)
-    # A recurrent state cannot be rolled back, so transformers must not offer assisted generation.
-    _is_stateful = True
+
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether transformers must refuse assisted generation: only where all keys are kept a state is rolled back."""
+        return any(kind != "full_attention" for kind in self.config.layer_types)
 
     def _init_weights(self, module: nn.Module) -> None:
         """`xavier`: fairseq's language models. `normal`: BERT's N(0, 0.02) for every matrix, zero biases."""
@@ -53,6 +57,19 @@ class TransNormerPreTrainedModel(PreTrainedModel):
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear | nn.LayerNorm | BatchNorm | ScaleNorm | Rotation | Mixer):
             module.reset_parameters()
+
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint, every_n_layers: int = 1
+    ) -> None:
+        """What `gradient_checkpointing_enable` and `_disable` call: flag the layers that the backward recomputes."""
+        if enable and self.config.norm == "batch":
+            raise ConfigError(
+                "gradient checkpointing runs each layer twice, and its BatchNorm would count each batch twice",
+                "choose another norm, or train without gradient checkpointing",
+            )
+        for index, layer in enumerate(cast(Sequence[Layer], self.base_model.layers)):
+            layer.gradient_checkpointing = enable and index % every_n_layers == 0
+            layer._gradient_checkpointing_func = gradient_checkpointing_func
 
 
 class TransNormerModel(TransNormerPreTrainedModel):
@@ -80,7 +97,6 @@ class TransNormerModel(TransNormerPreTrainedModel):
         self.layers = nn.ModuleList(Layer(config, mixer) for mixer in config.mixers)
         assert config.final_norm is not None
         self.final_norm = build_norm(config.final_norm, config.hidden_size)
-        self.gradient_checkpointing = False
         self.post_init()
 
     @can_return_tuple
@@ -139,11 +155,11 @@ class TransNormerModel(TransNormerPreTrainedModel):
             position_ids = token_positions(embedded, None if past_key_values is None else length)
         x = self._embed(embedded, position_ids, past)
         hidden_states, attentions = [x], []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(cast(Sequence[Layer], self.layers)):
             if output_attentions:
-                attentions.append(cast(Layer, layer).attention_matrix(x, mask))
+                attentions.append(layer.attention_matrix(x, mask))
             if past_key_values is None:
-                x = self._run(layer, x, mask)
+                x = layer.mixed(x, mask)
             else:
                 x, state = layer(x, mask, read_state(past_key_values, index, length))
                 write_state(past_key_values, index, state, new)
@@ -172,12 +188,6 @@ class TransNormerModel(TransNormerPreTrainedModel):
         for layer, state in zip(self.layers, states, strict=True):
             x, _ = layer(x, None, state)
         return self.final_norm(x)
-
-    def _run(self, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-        """One layer, recomputed in the backward pass when gradient checkpointing is on."""
-        if self.gradient_checkpointing and self.training:
-            return self._gradient_checkpointing_func(layer, x, mask)[0]
-        return layer(x, mask)[0]
 
     def _look_up(self, ids: Tensor) -> Tensor:
         """The embedding of input_ids; an id that it does not have is named where the device says that there is one.

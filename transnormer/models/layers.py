@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -123,6 +126,10 @@ class FFN(nn.Module):
 class Layer(nn.Module):
     """A mixer and a feed-forward layer, each with dropout, residual and a norm before (pre) or after (post) it."""
 
+    # By their names in transformers, whose GradientCheckpointingLayer cannot be imported here: see `hub`.
+    gradient_checkpointing = False
+    _gradient_checkpointing_func: Callable[..., Any]
+
     def __init__(self, config: TransNormerConfig, mixer: str) -> None:
         super().__init__()
         self.mixer: Mixer = build_mixer(
@@ -159,6 +166,12 @@ class Layer(nn.Module):
         if self.norm_first:
             return x + self.dropout(self.feed_forward(normed(self.feed_forward_norm, x, mask))), state
         return normed(self.feed_forward_norm, x + self.dropout(self.feed_forward(x)), mask), state
+
+    def mixed(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x without a state; with gradient checkpointing the backward recomputes all but the input."""
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(self, x, mask)[0]
+        return self(x, mask)[0]
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The weights [B, H, T, T] of its mixer in `forward` of the same input."""

@@ -129,7 +129,7 @@ def describe(error: BaseException) -> str:
 
 def choose_execution(train: TrainSection, device: torch.device, world_size: int) -> Name:
     """What `train.execution` means on this device."""
-    obstacle = _obstacle_to_graph(device, world_size)
+    obstacle = _obstacle_to_graph(train, device, world_size)
     if train.execution == "cuda_graph" and obstacle:
         raise ConfigError(f"train.execution=cuda_graph {obstacle}", hint="use train.execution=auto")
     if train.execution != "auto":
@@ -139,9 +139,11 @@ def choose_execution(train: TrainSection, device: torch.device, world_size: int)
     return "compile" if obstacle else "cuda_graph"
 
 
-def _obstacle_to_graph(device: torch.device, world_size: int) -> str | None:
+def _obstacle_to_graph(train: TrainSection, device: torch.device, world_size: int) -> str | None:
     if device.type != "cuda":
         return "needs a CUDA device"
     if world_size > 1:
         return "works in one process, not in several"
+    if train.gradient_checkpointing:
+        return "has not been tested with train.gradient_checkpointing"
     return None

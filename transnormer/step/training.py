@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
+from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.step.adamw import AdamW
 from transnormer.step.execution import RUNS_BEFORE_RECORDING, Execution
 from transnormer.step.layer_groups import layer_groups, membership
@@ -69,6 +71,9 @@ class TrainingStep:
     ) -> None:
         self.model, self.feeds, self.config, self.execution = model, feeds, config, execution
         self.ranks = ranks or Alone()
+        if config.train.gradient_checkpointing:
+            # The other kind of PyTorch's checkpoints knows `backward` alone, not `autograd.grad`.
+            cast(TransNormerPreTrainedModel, model).gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = AdamW(model, config.optim, execution)
         self.loss = execution.compile(lambda feed: feeds.loss_sum(model, feed))
         device, steps = execution.device, config.train.steps
