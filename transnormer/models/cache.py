@@ -39,6 +39,12 @@ class DecodeCache(DynamicCache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen_tokens
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Keys that a layer has for so many queries, and the position of the first; a state stands for all tokens."""
+        if isinstance(self.layers[layer_idx], CacheLayerMixin):
+            return super().get_mask_sizes(query_length, layer_idx)
+        return self.seen_tokens + query_length, 0
+
     def reset(self) -> None:
         super().reset()
         self.seen_tokens = 0
@@ -57,6 +63,11 @@ class DecodeCache(DynamicCache):
                         layer.recurrent_states[slot] = change(memory)
             if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
                 layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+    @property
+    def is_croppable(self) -> bool:
+        """Whether `crop` can forget any number of tokens, which needs all keys."""
+        return not any(isinstance(layer, LinearAttentionLayer | DynamicSlidingWindowLayer) for layer in self.layers)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens, which must be real ones in every row: crop(-3) forgets three.
@@ -133,6 +144,7 @@ def write_state(cache: Cache, index: int, state: State, new_tokens: int) -> None
     layer = cache.layers[index]
     if "memory" in state:
         layer.update_recurrent_state(state["memory"])
+        layer.has_previous_state[0] = True
         layer.device = state["memory"].device
     if "keys" in state:
         keys, values = state["keys"].transpose(1, 2), state["values"].transpose(1, 2)
