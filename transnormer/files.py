@@ -182,7 +182,8 @@ def require_free(path: Path) -> None:
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
-        raise ConfigError(f"{path} exists already", "remove it or choose another --out")
+        what = " and is not empty" if path.is_dir() else ""
+        raise ConfigError(f"{path} exists already{what}", "remove it or choose another --out")
 
 
 @contextmanager

@@ -43,6 +43,7 @@ except SystemExit as ending:
         ("generate new", "new does not exist"),
         ("generate full", "neither a run folder nor a model folder"),
         ("export new --out other", "new does not exist"),
+        ("export run --out full", "full exists already and is not empty"),
         ("data prepare", "Missing option '--out'"),
         ("data prepare pyton --out new", "unknown corpus 'pyton'"),
         ("data prepare python --out full", "full exists already"),

@@ -10,7 +10,7 @@ import transformers
 
 import transnormer as tn
 from transnormer.data.tokenizers import byte_tokenizer
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, DataError
 from transnormer.generate import decoder
 from transnormer.generate.load import decode_dtype, load_causal_lm
 from transnormer.generate.sampling import Sampling
@@ -180,3 +180,16 @@ def test_text_on_a_gpu_follows_the_seed_and_ends(name: str) -> None:
     greedy = TOKENIZER(written(model, stop_at_eos=False), add_special_tokens=False)["input_ids"]
     model.generation_config.eos_token_id = greedy[20]
     assert written(model) == TOKENIZER.decode(greedy[: greedy.index(greedy[20])])
+
+
+def test_a_tokenizer_of_another_model_is_refused(model: Any) -> None:
+    small = type(model)(type(model.config).from_dict({**model.config.to_dict(), "vocab_size": 50}))
+    with pytest.raises(ConfigError, match="makes token 110 of the prompt, but the model knows 0 to 49"):
+        written(small, "n")
+
+
+def test_a_model_of_another_architecture_without_a_tokenizer_is_refused(tmp_path) -> None:
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2, eos_token_id=0, bos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match="has no tokenizer"):
+        load_causal_lm(tmp_path, "cpu")

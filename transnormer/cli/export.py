@@ -10,6 +10,7 @@ import typer
 
 from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
+from transnormer.files import require_free
 
 
 class Dtype(StrEnum):
@@ -35,7 +36,8 @@ def export(
 
     Example: transnormer export run --out my-model --dtype bfloat16
     """
-    folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
+    require_free(out)  # before torch is loaded, which takes seconds
+    folder = model_folder(run, checkpoint)
     load_torch()
     from transnormer.models.export import export_model
     from transnormer.report.model_card import model_card

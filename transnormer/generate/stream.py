@@ -64,6 +64,11 @@ def stream_text(
     if seed is not None and not 0 <= seed < 2**64:
         raise ConfigError(f"seed {seed} is outside 0 .. 2^64 - 1", "set a seed such as 0")
     prompt_ids = encode_prompt(tokenizer, prompt)
+    if max(prompt_ids) >= (known := model.get_input_embeddings().weight.shape[0]):
+        raise ConfigError(
+            f"the tokenizer makes token {max(prompt_ids)} of the prompt, but the model knows 0 to {known - 1}",
+            "give a folder whose tokenizer is the model's own",
+        )
     writer = _Writer(IncrementalDetokenizer(tokenizer, prompt_ids), _end_ids(model) if stop_at_eos else set(), show)
     ids = torch.tensor([prompt_ids], device=model.device)
     if has_fixed_state(model):

@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
-from transnormer.files import disk_errors, new_folder, write_text
+from transnormer.files import disk_errors, new_folder, require_free, write_text
 from transnormer.models import heads
 from transnormer.models.hub import AUTO_MODELS
 from transnormer.models.loading import LOCAL, load_local_tokenizer, load_pretrained, loading_errors
@@ -32,8 +32,7 @@ def export_model(
     The copy is loaded with its Auto class and must give the logits of the original, loaded in `dtype`, bit for bit.
     `card` makes README.md of what is returned.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    require_free(out)
     with no_progress_bars():
         original, tokenizer = _load_original(source, DTYPES[dtype])
         with new_folder(out, _HINT) as partial:

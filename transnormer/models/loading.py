@@ -39,7 +39,11 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
 def load_local_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder; a DataError says what is wrong."""
     with loading_errors(folder):
-        return AutoTokenizer.from_pretrained(folder, **LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    # transformers makes one of special tokens alone where the folder of a known architecture has none.
+    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
+        raise DataError(f"{folder} has no tokenizer", hint="save the model's there, with its save_pretrained")
+    return tokenizer
 
 
 @contextmanager
