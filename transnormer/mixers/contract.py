@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnormer.errors import ConfigError
+from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.linear import XavierLinear, should_pack, should_share_a_kernel
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
@@ -35,6 +36,7 @@ class Traits:
     cost: str  # time in the length T, e.g. "T", "T log T", "T^2"
     needs_ffn: bool = True  # False where the method replaces the feed-forward layer too
     cache: str | None = None  # transformers' cache layer type that can hold its state; None: it cannot decode
+    context_parallel: bool = False  # several processes can share a sequence
     no_matrix: str | None = None  # why there is no matrix of weights [T, T] to look at; None: there is one
 
 
@@ -65,15 +67,24 @@ class Mixer(nn.Module):
         self.max_length = max_length
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, state: State | None = None, *, packed: bool = False
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        state: State | None = None,
+        *,
+        packed: bool = False,
+        context: Context | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
 
         `mask` [B, T], 1 = real token, padding anywhere. `packed` promises that padding is on the right already, and
         finite.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
+        With a `context` x is a piece of sequences that several processes share, their padding on the right.
         """
         self._check_input(x, mask)
+        if context is not None:
+            return self.mix_piece(x, mask, context)
         if isinstance(state, FixedState):
             return self.step(x, state), state
         if state is not None and not (self.causal and self.traits.cache):
@@ -91,6 +102,10 @@ class Mixer(nn.Module):
     @abstractmethod
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         """The method itself, on right-padded input. Returns (y, new state) exactly when a state is given."""
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        """The method on this process's piece x [B, T, hidden_size]; all pieces together are `mix` of the whole."""
+        raise ConfigError(f"{self.name}: several processes cannot share a sequence", "use train.context_parallel=1")
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None, *, packed: bool = False) -> Tensor:
         """The weights [B, H, T, T] with which each token (row) of x takes the values of all tokens (columns).

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transnormer.errors import ConfigError, did_you_mean
+from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.matrix import pair_scores, softmax_over, visible_pairs
 from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.positions import Rotation, token_positions
@@ -49,6 +50,7 @@ class DiagAttention(AttentionMixer):
         recurrent=True,
         cost="T",
         cache="chunked_attention",
+        context_parallel=True,
     )
 
     def __init__(
@@ -105,6 +107,16 @@ class DiagAttention(AttentionMixer):
             )
         y = self.xnorm.projected(self.o_proj, attended.out, attended.square_sums, dtype=dtype_of(qkv), mask=mask)
         return y if state is None else (y, self._remember(k, v, mask, state))
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        """As `mix`: a token sees nothing outside its block, and a piece is whole blocks."""
+        if x.shape[1] % self.block_size:
+            raise ConfigError(
+                f"diag: a piece of {x.shape[1]} tokens is not a whole number of blocks of {self.block_size}"
+            )
+        mixed = self.mix(x, mask, None)
+        assert isinstance(mixed, Tensor)
+        return mixed
 
     def _continue(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, mask: Tensor | None, state: State

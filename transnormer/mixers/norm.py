@@ -7,15 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.matrix import pair_scores, visible_pairs
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.components.xnorm import XNorm
 from transnormer.mixers.contract import AttentionMixer, State, Traits, real_tokens
 from transnormer.mixers.registry import register
-from transnormer.ops import norm_decode_step, rotated_attention
+from transnormer.ops import norm_attention, norm_decode_step, rotated_attention
+from transnormer.ops.autocast import in_range_of_sums
 from transnormer.ops.feature_maps import feature_map_named
+from transnormer.ops.norm_attention.chunked import key_value_sums
 from transnormer.ops.rotated_attention import dtype_of
+from transnormer.ops.shapes import zero_padding
 
 
 @register("norm")
@@ -39,6 +43,7 @@ class NormAttention(AttentionMixer):
         recurrent=True,
         cost="T",
         cache="linear_attention",
+        context_parallel=True,
     )
     qkv_gain: ClassVar[float] = 2**-0.5
 
@@ -80,6 +85,17 @@ class NormAttention(AttentionMixer):
         if state is None or memory is None:
             return y
         return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        """As `mix`, with the φ(K)ᵀV of the pieces that this one sees as its state."""
+        projected = self.project(x)
+        q, k, v = (in_range_of_sums(part) for part in projected)
+        q, k = self.rotation.rotate(q, k, context.first_position(x) + token_positions(x, None), self.feature_map)
+        memory = key_value_sums(zero_padding(k, mask), zero_padding(v, mask))
+        state = context.sum_of_others(memory, causal=self.causal)
+        out = norm_attention(q, k, v, causal=self.causal, feature_map="identity", mask=mask, state=state)
+        assert isinstance(out, Tensor)
+        return self.xnorm.projected(self.o_proj, out, dtype=dtype_of(projected), mask=mask)
 
     def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """φ(Q)φ(K)ᵀ, rotated: signed, and without a denominator, in whose place XNorm stands."""

@@ -15,6 +15,7 @@ from transformers.utils import can_return_tuple
 
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.batch_norm import BatchNorm
+from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.mixers.components.state import FixedState
@@ -111,6 +112,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         output_attentions: bool | None = None,
         position_ids: Tensor | None = None,
         right_padded: bool = False,
+        context: Context | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only.
@@ -119,6 +121,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         `right_padded` promises that each row has its padding at the end, which saves sorting it there.
         `output_attentions` adds the weights [B, H, T, T] of each layer, written out beside the computation, which never
         holds them for most methods; where a method has none, that is an error.
+        `context` says that the tokens are this process's piece of sequences that a group of processes shares.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -140,6 +143,9 @@ class TransNormerModel(TransNormerPreTrainedModel):
         if past_key_values is not None and not self.config.causal:
             raise ConfigError("a bidirectional model has no decode state", "call it without past_key_values")
 
+        if context is not None:
+            _check_piece(past_key_values, output_attentions, attention_mask, right_padded)
+
         new = tokens.shape[1]
         past = 0 if past_key_values is None else seen_tokens(past_key_values, self.config)
         mask, length = _split_mask(attention_mask, tokens, past)
@@ -153,13 +159,14 @@ class TransNormerModel(TransNormerPreTrainedModel):
         embedded = self._look_up(tokens) if inputs_embeds is None else zero_padding(tokens, mask)
         if position_ids is None:
             position_ids = token_positions(embedded, None if past_key_values is None else length)
-        x = self._embed(embedded, position_ids, past)
+            position_ids = position_ids if context is None else position_ids + context.first_position(embedded)
+        x = self._embed(embedded, position_ids, past if context is None else context.first_position(embedded))
         hidden_states, attentions = [x], []
         for index, layer in enumerate(cast(Sequence[Layer], self.layers)):
             if output_attentions:
                 attentions.append(layer.attention_matrix(x, mask))
             if past_key_values is None:
-                x = layer.mixed(x, mask)
+                x = layer.mixed(x, mask, context)
             else:
                 x, state = layer(x, mask, read_state(past_key_values, index, length))
                 write_state(past_key_values, index, state, new)
@@ -255,6 +262,17 @@ def check_ids(name: str, ids: Tensor, config: TransNormerConfig) -> None:
         )
     if config.embedding == "table" and ids.dtype not in (torch.int64, torch.int32):
         raise ConfigError(f"{name} must be torch.int64 or torch.int32, got {ids.dtype}", f"use {name}.long()")
+
+
+def _check_piece(cache: Cache | None, attentions: bool, mask: Tensor | None, right_padded: bool) -> None:
+    """What processes that share sequences cannot do."""
+    if cache is not None or attentions:
+        raise ConfigError("processes that share a sequence have neither decode states nor attention matrices")
+    if mask is not None and not right_padded:
+        raise ConfigError(
+            "processes that share sequences need their padding on the right, and right_padded=True",
+            "padding elsewhere would have to move from one process to another",
+        )
 
 
 def _check_embedded(x: Tensor, config: TransNormerConfig) -> None:

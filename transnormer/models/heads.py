@@ -84,6 +84,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             output_hidden_states=kwargs.pop("output_hidden_states", None),
             output_attentions=kwargs.pop("output_attentions", None),
             position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
+            context=kwargs.pop("context", None),
         )
         logits, loss = None, None
         if targets is not None:
@@ -194,6 +195,7 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
             output_hidden_states=kwargs.pop("output_hidden_states", None),
             output_attentions=kwargs.pop("output_attentions", None),
             position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
+            context=kwargs.pop("context", None),
         )
         logits, loss = None, None
         if targets is not None:

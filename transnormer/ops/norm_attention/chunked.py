@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transnormer.ops.autocast import without_autocast
 from transnormer.ops.shapes import accumulation_dtype, block_length, first_tokens, in_blocks
 
 # Inside a chunk a token costs CHUNK·D, between chunks D·D: they balance at CHUNK = D, and 64 is the paper's head size.
@@ -16,10 +17,16 @@ CHUNK = 64
 SEGMENT = 2048
 
 
+def key_value_sums(k: Tensor, v: Tensor) -> Tensor:
+    """What a sequence leaves behind: Σkvᵀ [B, H, D, E] over the tokens of k [B, T, H, D] and v [B, T, H, E]."""
+    dtype = accumulation_dtype(k.dtype)
+    with without_autocast(k.device):
+        return torch.einsum("bthd,bthe->bhde", k.to(dtype), v.to(dtype))
+
+
 def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every position reads the sum over all positions: q (kᵀv)."""
-    dtype = accumulation_dtype(q.dtype)
-    memory = torch.einsum("bthd,bthe->bhde", k.to(dtype), v.to(dtype))
+    memory = key_value_sums(k, v)
     if state is not None:
         memory = memory + state
     return torch.einsum("bthd,bhde->bthe", q, memory.to(q.dtype)), memory
