@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny_run import evaluations, losses, weights_hash
+import pytest
+from tiny_run import evaluations, journal_lines, losses, weights_hash
 
 _HERE = Path(__file__).parent
 Fault = tuple[str, dict[str, Any]]
@@ -43,15 +44,16 @@ class Forks:
         request = {"arguments": words, "log": str(self._log), "fault": fault, "environment": environment or {}}
         return int(self._ask(request))
 
-    def start_ranks(self, *arguments: str | Path, fault: Fault | None = None) -> list[int]:
-        """Start a command as the two ranks of one run, as torchrun does, and return their pids."""
+    def start_ranks(self, *arguments: str | Path, fault: Fault | None = None, count: int = 2) -> list[int]:
+        """Start a command as the ranks of one run, as torchrun does, and return their pids."""
         # Kept, so that the system gives the port to nobody else; the ranks may share what does not listen.
         self._port = socket.socket()
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port.bind(("127.0.0.1", 0))
         port = str(self._port.getsockname()[1])
-        shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+        sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        shared = {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
         return [self.start(*arguments, fault=fault, environment=environment) for environment in ranks]
 
     def wait(self, pid: int) -> int:
@@ -107,6 +109,18 @@ class Case:
         assert losses(self.run) == losses(self.undisturbed)
         assert evaluations(self.run) == evaluations(self.undisturbed)
         assert [path for path in self.run.rglob("*") if path.name.startswith(".tmp-")] == []
+
+    def require_same_curve(self) -> None:
+        """The run has learned what the undisturbed one has, but for the order in which processes add up."""
+        one, two = losses(self.undisturbed), losses(self.run)
+        assert [step for step, _ in two] == [step for step, _ in one]
+        assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-6)
+        for line, same in zip(*(journal_lines(run, "train") for run in (self.run, self.undisturbed)), strict=True):
+            assert line["layer_grad_norms"] == pytest.approx(same["layer_grad_norms"], rel=1e-5)
+        one_evals, two_evals = evaluations(self.undisturbed), evaluations(self.run)
+        assert len(one_evals) == len(two_evals) == 2
+        for (_, metrics), (_, expected) in zip(two_evals, one_evals, strict=True):
+            assert metrics == pytest.approx(expected, rel=1e-5)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:

@@ -29,18 +29,6 @@ def case(forks: Forks, scratch: Path) -> Case:
     return case
 
 
-def require_same_curve(case: Case) -> None:
-    one, two = losses(case.undisturbed), losses(case.run)
-    assert [step for step, _ in two] == [step for step, _ in one]
-    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=1e-6)
-    for line, same in zip(*(journal_lines(run, "train") for run in (case.run, case.undisturbed)), strict=True):
-        assert line["layer_grad_norms"] == pytest.approx(same["layer_grad_norms"], rel=1e-5)
-    one_evals, two_evals = (journal_lines(run, "eval") for run in (case.undisturbed, case.run))
-    assert len(one_evals) == len(two_evals) == 2
-    for line, expected in zip(two_evals, one_evals, strict=True):
-        assert line["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
-
-
 def start_and_stop(case: Case, *arguments: str | Path, step: int) -> list[int]:
     """Two ranks that have stopped themselves before a step."""
     ranks = case.forks.start_ranks(*arguments, fault=("stop_at_step", {"step": step}))
@@ -58,7 +46,7 @@ def test_two_processes_give_the_loss_curve_of_one(case: Case) -> None:
     result = json.loads((case.run / "result.json").read_text())
     assert result["processes"] == 2
     assert result["tokens"] == json.loads((case.undisturbed / "result.json").read_text())["tokens"]
-    require_same_curve(case)
+    case.require_same_curve()
 
 
 def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> None:
@@ -78,7 +66,7 @@ def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> N
     assert case.forks.wait(ranks[0]) != 0
 
     assert case.resume() == 0, case.forks.output
-    require_same_curve(case)
+    case.require_same_curve()
     assert journal_lines(case.run, "resumed")[0]["step"] == stopped_after
 
 

@@ -22,6 +22,7 @@ from transnormer.data.stored_tokenizer import copy_tokenizer
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.data.windows import Windows
 from transnormer.errors import DataError
+from transnormer.mixers.components.context import Context
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.presets import model_config
 from transnormer.tasks.contract import Batch, Task
@@ -78,11 +79,12 @@ class TokenWindowTask(Task):
     def tokens_in(self, batch: Batch) -> int:
         return batch["input_ids"].numel()
 
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> Tensor:
+    def loss_sum(self, model: torch.nn.Module, batch: Batch, context: Context | None = None) -> Tensor:
+        """As that of every task; with a context the batch is this process's piece of its sequences."""
         inputs, targets = batch["input_ids"], batch["targets"]
         if inputs.is_cuda or inputs.numel() * self.store.vocab_size > _MOST_LOGITS:
-            return model(input_ids=inputs, targets=targets).loss
-        return _cross_entropy_sum(model(input_ids=inputs).logits, targets)
+            return model(input_ids=inputs, targets=targets, context=context).loss
+        return _cross_entropy_sum(model(input_ids=inputs, context=context).logits, targets)
 
     def score(self, model: Any, batch: Batch) -> Tensor:
         loss, hits = model.score_targets(batch["input_ids"], batch["targets"])

@@ -13,10 +13,20 @@ from transnormer.errors import ConfigError, command
 from transnormer.step.schedules import learning_rate
 from transnormer.train.run_folder import RunFolder
 
-# None of them changes what a step computes, but for the schedule, whose length is the run's.
+# None of them changes what a step computes, but for the schedule, whose length is the run's, and dropout, which is each
+# process's own.
 FREE = frozenset(
     f"train.{key}"
-    for key in ("steps", "eval_every", "save_every", "log_every", "keep_last", "tensorboard", "log_layer_gradients")
+    for key in (
+        "steps",
+        "eval_every",
+        "save_every",
+        "log_every",
+        "keep_last",
+        "tensorboard",
+        "log_layer_gradients",
+        "context_parallel",
+    )
 )
 
 

@@ -20,7 +20,9 @@ from transnormer.step.evaluation import Evaluation
 from transnormer.step.execution import CannotRun, Execution, choose_execution
 from transnormer.step.training import StepOutcome, TrainingStep
 from transnormer.tasks.contract import Feeds
+from transnormer.tasks.pieces import Pieces
 from transnormer.tasks.registry import build_task
+from transnormer.tasks.token_windows import TokenWindowTask
 from transnormer.train.initial import WEIGHTS, Initial, find_initial, load_initial
 from transnormer.train.ranks import Ranks
 
@@ -31,10 +33,11 @@ class Learner:
     """The part of a run that computes; it neither counts steps nor writes to the run folder by itself."""
 
     def __init__(self, config: RunConfig, ranks: Ranks) -> None:
-        if config.train.batch_size < ranks.world_size:
+        if config.train.batch_size < ranks.num_shares:
+            whom = "groups of processes that share sequences" if ranks.context else "processes"
             raise ConfigError(
-                f"train.batch_size ({config.train.batch_size}) is smaller than the number of processes",
-                hint=f"set train.batch_size to at least {ranks.world_size}",
+                f"train.batch_size ({config.train.batch_size}) is smaller than the number of {whom}",
+                hint=f"set train.batch_size to at least {ranks.num_shares}",
             )
         self.config, self.ranks = config, ranks
         self.task = build_task(config)
@@ -49,7 +52,11 @@ class Learner:
     @cached_property
     def _step(self) -> TrainingStep:
         """Made when first needed: an evaluation alone has no use for the optimizer's memory."""
-        return TrainingStep(self.model, self._feeds, self.config, self.execution, self.ranks)
+        feeds = self._feeds
+        if self.ranks.context is not None:
+            assert isinstance(self.task, TokenWindowTask)
+            feeds = Pieces(self.task, self.ranks.context)
+        return TrainingStep(self.model, feeds, self.config, self.execution, self.ranks)
 
     def describe(self) -> str:
         """What is trained, where and on what, in a line."""
@@ -58,6 +65,7 @@ class Learner:
         backend = explain("norm_attention", self.ranks.device).backend
         threads = f" with {self.ranks.threads}" if self.ranks.threads else ""
         processes = f" in {self.ranks.world_size} processes" if self.ranks.world_size > 1 else ""
+        processes += f", {train.context_parallel} to a sequence" if self.ranks.context else ""
         return (
             f"{self.config.model.name}, {count_parameters(self.model):,} parameters, on {self.ranks.device.type}"
             f"{threads}{processes} ({precision}, {self.execution.name}, ops by {backend}); "

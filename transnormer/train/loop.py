@@ -31,6 +31,7 @@ from transnormer.train.checkpoint import (
     save_final,
     weights_folder,
 )
+from transnormer.train.context import require_pieces
 from transnormer.train.continuation import changed_config, in_words, require_steps_left
 from transnormer.train.learner import Learner
 from transnormer.train.ranks import Ranks
@@ -53,7 +54,7 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
 
     `show`: None shows a bar on a terminal and lines elsewhere, True a bar in any case, False nothing.
     """
-    folder, ranks = RunFolder(Path(out)), Ranks(config.train)
+    folder, ranks = RunFolder(Path(out)), _ranks(config)
     ranks.on_main(folder.require_new)
     if config.train.tensorboard:
         require_tensorboard()
@@ -72,7 +73,7 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> RunConfig:
 
     Data without a store are not prepared: then only their keys and source files are looked at, not what is in them.
     """
-    ranks = Ranks(config.train)
+    ranks = _ranks(config)
     if out is not None:
         ranks.on_main(RunFolder(Path(out)).require_new)
     if config.train.tensorboard:
@@ -101,7 +102,7 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             print(f"{folder.path} is finished after {result['steps']} steps, there is nothing to resume")
         return result
     folder.require_store(config)
-    ranks = Ranks(config.train, folder.recorded_threads())
+    ranks = _ranks(config, folder.recorded_threads())
     with _as_only_writer(folder, ranks) as stale_holder:
         learner = Learner(config, ranks)
         ranks.on_main(lambda: folder.require_data(learner.task.store))
@@ -126,6 +127,12 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             return _finish(loop)
 
 
+def _ranks(config: RunConfig, recorded_threads: int | None = None) -> Ranks:
+    """The processes of a run, once it is known that they can share its sequences as they are asked to."""
+    require_pieces(config)
+    return Ranks(config.train, recorded_threads)
+
+
 def load_run(out: Path | str, checkpoint: Which) -> tuple[Learner, int]:
     """The final, best or last weights of a run, ready to be scored or asked, and the step they are of."""
     folder = RunFolder(Path(out))
@@ -133,7 +140,7 @@ def load_run(out: Path | str, checkpoint: Which) -> tuple[Learner, int]:
     folder.require_store(config)
     weights, step = weights_folder(folder, checkpoint)
     # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
-    train = config.train.model_copy(update={"execution": "eager"})
+    train = config.train.model_copy(update={"execution": "eager", "context_parallel": 1})
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transnormer.allocator import keep_freed_memory
 from transnormer.config.schema import TrainSection
 from transnormer.errors import ConfigError, TransNormerError
+from transnormer.mixers.components.context import Context
 from transnormer.step.training import Alone
 from transnormer.train.threads import Threads, use_threads
 
@@ -58,6 +59,10 @@ class Ranks(Alone):
         if self.world_size > 1:
             atexit.unregister(_leave)
             atexit.register(_leave)
+        # Where processes share sequences, each group of them has one share of a batch.
+        sharing = train.context_parallel
+        self.context = _context(sharing, self.rank, self.world_size)
+        self.share, self.num_shares = self.rank // sharing, self.world_size // sharing
 
     @property
     def is_main(self) -> bool:
@@ -70,8 +75,8 @@ class Ranks(Alone):
         return self.accelerator.mixed_precision == "bf16"
 
     def share_of(self, total: int) -> range:
-        """This rank's slice of `total` items; all ranks' slices together are all items in order."""
-        return range(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
+        """This rank's slice of `total` items; all slices together are all items in order."""
+        return range(self.share * total // self.num_shares, (self.share + 1) * total // self.num_shares)
 
     def sum_in_place(self, values: Tensor) -> None:
         """Replace values by their elementwise sum over ranks."""
@@ -110,6 +115,19 @@ class Ranks(Alone):
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
+
+
+def _context(size: int, rank: int, world_size: int) -> Context | None:
+    """The place of a rank in the group of `size` neighbours with which it shares sequences; None: it shares none."""
+    if world_size % size:
+        raise ConfigError(
+            f"train.context_parallel={size} does not divide the number of processes ({world_size})",
+            hint=f"start a multiple of {size}, `torchrun --nproc_per_node {size} -m transnormer ...`, or set it to 1",
+        )
+    if size == 1:
+        return None
+    group, _ = torch.distributed.new_subgroups(size)
+    return Context(rank % size, size, group)
 
 
 def _leave() -> None:
