@@ -82,7 +82,8 @@ class TokenWindowTask(Task):
     def loss_sum(self, model: torch.nn.Module, batch: Batch, context: Context | None = None) -> Tensor:
         """As that of every task; with a context the batch is this process's piece of its sequences."""
         inputs, targets = batch["input_ids"], batch["targets"]
-        if inputs.is_cuda or inputs.numel() * self.store.vocab_size > _MOST_LOGITS:
+        whole = inputs.numel() * (context.size if context else 1)  # shared to save memory, as one process would
+        if inputs.is_cuda or whole * self.store.vocab_size > _MOST_LOGITS:
             return model(input_ids=inputs, targets=targets, context=context).loss
         return _cross_entropy_sum(model(input_ids=inputs, context=context).logits, targets)
 
