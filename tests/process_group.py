@@ -17,7 +17,10 @@ _FORKS.set_forkserver_preload(["transnormer.models.heads", "transnormer.train.ra
 def run_in_group(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What work(rank, *arguments) returned in each process, in the order of ranks; `work` is of a module."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [_FORKS.Process(target=_member, args=(rank, size, folder, work, arguments)) for rank in range(size)]
+        processes = [
+            _FORKS.Process(target=_member, args=(rank, size, folder, work, arguments), daemon=True)
+            for rank in range(size)
+        ]
         for process in processes:
             process.start()
         for process in processes:
