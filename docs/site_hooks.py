@@ -1,4 +1,4 @@
-"""What MkDocs does beside its own: pages that lie outside docs/ join the site, and links to them are made to fit.
+"""What MkDocs does beside its own: files that lie outside docs/ join the site, and links to them are made to fit.
 
 The README is the home page. On the site every page lies below one root; in a checkout links are relative to files.
 """
@@ -20,6 +20,7 @@ def pages_outside() -> dict[Path, str]:
     """Files of the checkout, with their places on the site."""
     places = {ROOT / "README.md": "index.md", ROOT / "CONTRIBUTING.md": "contributing.md"}
     places |= {ROOT / "CHANGELOG.md": "changes.md", ROOT / "LICENSE": "license.txt"}
+    places |= {file: f"examples/{file.name}" for file in (ROOT / "examples").iterdir() if file.is_file()}
     for page in sorted((ROOT / "results").rglob("*.md")):
         stem = page.parent if page.stem == "README" else page.with_suffix("")
         places[page] = f"records/{stem.relative_to(ROOT / 'results').as_posix()}.md"
@@ -51,7 +52,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie outside docs/."""
     for source, place in pages_outside().items():
         text = source.read_text(encoding="utf-8")
-        files.append(File.generated(config, place, content=with_site_links(text, source)))
+        content = with_site_links(text, source) if source.suffix == ".md" else text
+        files.append(File.generated(config, place, content=content))
     return files
 
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from page_blocks import ROOT
@@ -18,13 +19,13 @@ def run_blocks(tmp_path, forked_command) -> Callable[[Sequence[tuple[str, str]]]
 
     The command line runs without the imports of each command; that it is installed is the packaging's to see.
     """
-    for name in ("docs", "README.md", "CONTRIBUTING.md"):
+    for name in ("docs", "examples", "README.md", "CONTRIBUTING.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     command = tmp_path / "bin" / "transnormer"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {shlex.join(forked_command)} "$@"\n')
     command.chmod(0o755)
-    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     # transformers copies the loader file of a model folder into its cache.
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "cache")}
 

@@ -76,7 +76,9 @@ def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.stem in ("tutorial", "concepts", "coming-from", "hugging-face")], ids=str
+    "page",
+    [page for page in PAGES if page.stem in ("tutorial", "concepts", "coming-from", "hugging-face", "examples")],
+    ids=str,
 )
 def test_blocks_of_a_page_run(page, run_blocks):
     blocks = blocks_in(page.read_text(encoding="utf-8"))
