@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness_task import NAME, write_task
 from tiny_run import tiny_config
 
 import transnormer as tn
@@ -38,7 +39,7 @@ folder, task, again = sys.argv[1:]
 loaded = lm_eval.simple_evaluate(
     model="hf",
     model_args={{"pretrained": folder, "trust_remote_code": True, "max_length": {WINDOW}}},
-    tasks=["story"],
+    tasks=["{NAME}"],
     task_manager=TaskManager(include_path=task, include_defaults=False),
     device="cpu", batch_size=4, bootstrap_iters=0,
 )
@@ -47,21 +48,11 @@ model.save_pretrained(again)
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 writer = pipeline("text-generation", model=again, tokenizer=tokenizer, trust_remote_code=True)
 print(json.dumps({{
-    "bits_per_byte": loaded["results"]["story"]["bits_per_byte,none"],
+    "bits_per_byte": loaded["results"]["{NAME}"]["bits_per_byte,none"],
     "class": type(model).__module__ + "." + type(model).__name__,
     "logits": model(torch.arange(100)[None]).logits.double().abs().sum().item(),
     "text": writer("7 cats", max_new_tokens=5, do_sample=False)[0]["generated_text"],
 }}))
-"""
-TASK = """
-task: story
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {page}}}}}
-output_type: loglikelihood_rolling
-test_split: test
-doc_to_text: ""
-doc_to_target: "{{{{page}}}}"
-metric_list: [{{metric: bits_per_byte}}]
 """
 
 
@@ -91,8 +82,7 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     importlib.util.find_spec("lm_eval") is None, reason="lm-eval is not installed: pip install 'transnormer[harness]'"
 )
 def test_lm_eval_scores_as_we_do_and_nobody_imports_us(run: Path, exported: Path, tmp_path: Path):
-    (tmp_path / "page.json").write_text(json.dumps({"page": TEXT}))
-    (tmp_path / "story.yaml").write_text(TASK.format(page=tmp_path / "page.json"))
+    write_task(tmp_path, TEXT)
     (tmp_path / "user.py").write_text(USER)
     root = str(Path(tn.__file__).parents[1])
     # Caches of datasets and of the copied loader file go where they are removed again.
