@@ -68,6 +68,14 @@ def test_links_of_the_site_lead_somewhere(site):
                 assert anchor in pages[file].anchors, f"{page.relative_to(site)}: {target}"
 
 
+def test_examples_are_on_the_site_as_they_are(site):
+    """Code has brackets that look like links of a page."""
+    examples = sorted((ROOT / "examples").iterdir())
+    assert {example.suffix for example in examples} == {".py", ".ipynb"}
+    for example in examples:
+        assert (site / "examples" / example.name).read_bytes() == example.read_bytes()
+
+
 def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
     loaded = re.compile(r"""<(?:script|img|link)[^>]+(?:src|href)="(https?:[^"]+)""")
     for page in site.rglob("*.html"):
