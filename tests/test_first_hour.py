@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -122,8 +121,6 @@ def test_from_a_text_to_a_model_that_others_score(shell: Shell) -> None:
     shell("transnormer export run --out my-model --license cc-by-4.0")
     assert "cc-by-4.0" in (shell.folder / "my-model" / "README.md").read_text(encoding="utf-8")
 
-    if importlib.util.find_spec("lm_eval") is None:
-        return
     write_task(shell.folder, pages[0][:2000])
     shell(
         "python -m lm_eval run --model hf --model_args pretrained=my-model,trust_remote_code=True,max_length=256 "
