@@ -18,6 +18,7 @@ from transnormer.errors import ConfigError
 BEFORE = json.loads((Path(__file__).parent / "recipes_of_4afd138.json").read_text())
 # What was meant to change since then.
 CHANGED = {
+    "demo": {"train": {"log_every": 5}},  # gradient norms to draw
     "lm/wikitext103": {"train": {"micro_batch_size": None}},
     "lm/enwik8": {
         "model": {"dropout": 0.0, "num_hidden_layers": 12, "max_position_embeddings": 2048},
