@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(STAMP)  ## train a tiny TransNormer and its vanilla twin, compare them, write text (about 4 minutes)
+demo: $(STAMP)  ## train a tiny TransNormer, its softmax twin and a linear one; a page of both devils (minutes)
 	$(BIN)/transnormer demo --out demo
 
 test: lint  ## linters, types, layers, then the tests
