@@ -10,7 +10,7 @@ import torch
 
 import transnormer as tn
 from transnormer.errors import ConfigError
-from transnormer.models.heads import pool
+from transnormer.models.classifier import pool
 
 
 def small(name: str = "t2-tiny", **overrides: object) -> tn.TransNormerConfig:

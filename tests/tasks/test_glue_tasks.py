@@ -22,7 +22,7 @@ from transnormer.config.recipe import list_recipes
 from transnormer.config.schema import RunConfig
 from transnormer.data.glue.spec import SPECS
 from transnormer.errors import ConfigError
-from transnormer.models.heads import ClassifierHead
+from transnormer.models.classifier import ClassifierHead
 from transnormer.models.presets import preset
 from transnormer.step.schedules import learning_rate
 from transnormer.tasks.glue import Glue
