@@ -135,7 +135,7 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [
-        ("none/*.txt", ConfigError, "no file matches"),
+        ("none/*.txt", DataError, "no file matches"),
         ("missing.txt", DataError, r"missing.txt does not exist"),
         (".", DataError, "is a folder"),
         ("empty.txt", DataError, r"empty.txt is empty"),

@@ -17,7 +17,7 @@ GLUE = [f"glue/{name}" for name in ("cola", "mnli", "mrpc", "qnli", "qqp", "rte"
 
 
 def test_the_names():
-    assert sorted(TASKS) == ["causal_lm", *GLUE, *LRA, "masked_lm"]
+    assert sorted(TASKS) == ["causal_lm", *GLUE, *LRA, "masked_lm", "recall/mqar"]
 
 
 def test_an_unknown_task_suggests_the_nearest(configure):
@@ -33,13 +33,17 @@ def task(request: pytest.FixtureRequest) -> Task:
     if request.param in GLUE:
         store = request.getfixturevalue("glue_store")(request.param.partition("/")[2])
         return build_task(load_config(request.param, [f"data.store={store}", "model.preset=t2-tiny"]))
+    if request.param == "recall/mqar":
+        request.getfixturevalue("monkeypatch").setenv("TRANSNORMER_CACHE", str(request.getfixturevalue("tmp_path")))
+        small = ("recall.train_examples=8", "recall.valid_examples=2", "recall.sequence_length=16")
+        return build_task(load_config(request.param, small))
     return build_task(request.getfixturevalue("configure")(task=request.param, eval_windows=2))
 
 
 def test_every_task_keeps_the_contract(task: Task, request: pytest.FixtureRequest):
     assert task.name == request.node.callspec.params["task"]
     assert TASKS[task.name].about
-    assert ("window" in task.protocol) != (task.name in LRA + GLUE)
+    assert ("window" in task.protocol) == (task.name in ("causal_lm", "masked_lm"))
     assert "\n" not in task.protocol
     assert task.num_train_samples > 0
     torch.manual_seed(0)

@@ -60,4 +60,6 @@ def _reject(name: str) -> NoReturn:
 
     hint = nearest_key(name)
     near = [recipe for recipe in list_recipes() if name in recipe or recipe in name]
-    raise ConfigError(f"'{name}' is neither a key nor a recipe", hint=f"did you mean '{near[0]}'?" if near else hint)
+    if near:
+        hint = f"did you mean {' or '.join(repr(recipe) for recipe in near)}?"
+    raise ConfigError(f"'{name}' is neither a key nor a recipe", hint=hint)

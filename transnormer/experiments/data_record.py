@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transnormer.data.examples import ExampleStore
 from transnormer.data.lra.spec import SPECS
-from transnormer.data.lra.stats import describe
-from transnormer.environment import describe_process
 from transnormer.experiments.interval import wilson
-from transnormer.experiments.recording import data_of
 from transnormer.markdown import markdown_table
+
+if TYPE_CHECKING:
+    from transnormer.data.examples import ExampleStore
 
 FOLDER = "lra-data"  # of these records, in results/
 
 
 def record_of_data(store: ExampleStore) -> dict[str, Any]:
     """All of it: overlaps and baselines, of which data, computed by what and when."""
+    from transnormer.data.lra.stats import describe  # pages read records without torch
+    from transnormer.environment import describe_process
+    from transnormer.experiments.recording import data_of
+
     data = data_of(store)
     about = {"task": store.task, "label": data.label, "digest": data.digest, "sizes": data.sizes}
     return {**about, **describe(store), **describe_process()}

@@ -247,7 +247,10 @@ def preset(name: str, **overrides: Any) -> TransNormerConfig:
     overrides = {key: plain(value) for key, value in overrides.items()}
     check_types(overrides)
     values = _values(name, overrides)
-    if "position" not in overrides and "mixers" in overrides:
+    from transnormer.mixers.registry import can_rotate
+
+    mixers = overrides.get("mixers")
+    if mixers and "position" not in overrides and values["position"] != "none" and not can_rotate(mixers):
         del values["position"]  # what a method's own mixers do says nothing of others
     return TransNormerConfig(**values)
 

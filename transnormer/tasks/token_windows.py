@@ -83,9 +83,10 @@ class TokenWindowTask(Task):
         """As that of every task; with a context the batch is this process's piece of its sequences."""
         inputs, targets = batch["input_ids"], batch["targets"]
         whole = inputs.numel() * (context.size if context else 1)  # shared to save memory, as one process would
+        shared = {} if context is None else {"context": context}
         if inputs.is_cuda or whole * self.store.vocab_size > _MOST_LOGITS:
-            return model(input_ids=inputs, targets=targets, context=context).loss
-        return _cross_entropy_sum(model(input_ids=inputs, context=context).logits, targets)
+            return model(input_ids=inputs, targets=targets, **shared).loss
+        return _cross_entropy_sum(model(input_ids=inputs, **shared).logits, targets)
 
     def score(self, model: Any, batch: Batch) -> Tensor:
         loss, hits = model.score_targets(batch["input_ids"], batch["targets"])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 
 from transnormer.errors import ConfigError
-from transnormer.mixers.registry import can_rotate, mixer_options
 from transnormer.models.presets import METHODS, preset
 
 
@@ -74,6 +73,8 @@ _POSITIONS: dict[str, Sequence[str]] = {
 
 def options(method: str) -> dict[str, list[str]]:
     """What a method may choose from in `fair`, six settings whichever it is, by name."""
+    from transnormer.mixers.registry import can_rotate  # names are checked without torch
+
     rotates = can_rotate(preset(f"{method}-lra-listops").mixers or ())
     positions = list(_POSITIONS) if rotates else [name for name in _POSITIONS if name != "rope"]
     rates = _RATES if rotates else (_INSTEAD_OF_ROPE, *_RATES)
@@ -91,6 +92,8 @@ def require_apart(keys: Collection[str]) -> None:
 
 def as_published(method: str) -> list[str]:
     """What makes a model of ours that of Skyformer's code: the quirks of its attention, and where it has dropout."""
+    from transnormer.mixers.registry import mixer_options
+
     mixer = METHODS[method]["mixers"]
     places = ["model.activation_dropout=0.1", "model.classifier_dropout=0.0"]
     if "skyformer_compat" not in mixer_options(mixer):
