@@ -6,6 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
+from transnormer.config.load import load_config
+from transnormer.experiments.demo import RATES
+from transnormer.experiments.paper.demo_rates import best_rates
+from transnormer.experiments.record import read_records
+
+ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
     "model.hidden_size=32",
     "model.intermediate_size=48",
@@ -58,3 +64,9 @@ def test_a_demo_with_nothing_to_draw_is_refused_at_once(tmp_path, forked_command
     assert done.returncode == 2
     assert "train.log_every=1" in done.stderr
     assert not (tmp_path / "demo").exists()
+
+
+def test_rates_of_the_demo_are_the_best_of_the_records():
+    records = read_records(ROOT / "results" / "demo-rates")
+    assert {record.steps for record in records} == {load_config("demo", []).train.steps}
+    assert best_rates(records) == RATES

@@ -18,7 +18,7 @@ from transnormer.errors import ConfigError
 from transnormer.files import write_json
 
 # Each with the rate that is best on the validation split, by the records in results/demo-rates.
-RATES = {"t2": "4e-3", "llama": "4e-3", "linear_elu": "4e-3"}
+RATES = {"t2": "4e-3", "llama": "4e-3", "linear_elu": "8e-3"}
 METHODS = tuple(RATES)
 STATE_LENGTHS = (1024, 16_384)
 PROMPT = "def read_file(path"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transnormer.errors import TransNormerError
 from transnormer.experiments import data_record
-from transnormer.experiments.paper import ablations, experiment, glue, list_tables, lm, lra, mlm
+from transnormer.experiments.paper import ablations, demo_rates, experiment, glue, list_tables, lm, lra, mlm
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
 from transnormer.report import bench_tables
@@ -34,6 +34,7 @@ IN_RESULTS: tuple[Section, ...] = (
     bench_tables.kernels,
     bench_tables.growth,
     bench_tables.demo,
+    demo_rates.summary,
 )
 _RESULTS = """# Results
 
