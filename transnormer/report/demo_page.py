@@ -46,15 +46,15 @@ def write_demo_page(twins: Sequence[Twin], samples: Mapping[str, str], path: Pat
             Section(
                 "Second devil: dilution",
                 text="How much of a token's attention falls on its neighbourhood, against the size of that "
-                "neighbourhood: a curve close to equal weights is attention that is spread thin. T2's first two layers "
-                "see blocks of 64 tokens only, so that it lies above softmax attention, too, which chooses freely.",
+                "neighbourhood, as a mean over layers: a curve close to equal weights is attention that is spread "
+                "thin. T2's first two layers see blocks of 64 tokens only; its last two see everything, thinly.",
                 pictures=[Picture(svg=_dilution(twins))],
             ),
             Section(
                 "What the first layer looks at",
                 text=f"Attention of the first layer on {MAP_TOKENS} bytes of a held-out file, the mean over its heads: "
-                "queries from top to bottom, keys from left to right, darker is more. T2 has two blocks; 1+elu gives "
-                "every earlier token nearly the same.",
+                "queries from top to bottom, keys from left to right, darker is more. T2 sees two blocks of 64 "
+                "tokens; the others see all earlier ones.",
                 pictures=[_attention_maps(twins)],
             ),
             *(Section(f"What {name} writes", listing=sample) for name, sample in samples.items()),
