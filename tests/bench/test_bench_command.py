@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from transnormer.bench import decode, gpu_ops, ops, speed, timing
 from transnormer.cli.app import main
 from transnormer.cli.bench import app
 from transnormer.errors import ConfigError, DiskError
+from transnormer.models.backbone import TransNormerPreTrainedModel
 
 
 def run(*arguments: object):
@@ -30,6 +32,26 @@ def test_speed_writes_the_execution_into_its_record(tmp_path):
     assert "| train | T | tokens/s | model FLOPs/s | utilisation | peak GiB |" in out.with_suffix(".md").read_text()
     assert "2/2  vanilla  T=64" in done.stderr
     assert "tokens/s" in done.stderr
+
+
+def test_gradient_checkpointing_is_timed_as_it_is_trained(tmp_path, monkeypatch):
+    """Layers are recomputed in the steps that are timed; a CUDA graph of that is refused, as `train` refuses it."""
+    recomputed = []
+    enable = TransNormerPreTrainedModel.gradient_checkpointing_enable
+    monkeypatch.setattr(
+        TransNormerPreTrainedModel,
+        "gradient_checkpointing_enable",
+        lambda model, *options: (recomputed.append(model), enable(model, *options)),
+    )
+    out = tmp_path / "speed.json"
+    done = run(
+        "speed", "--setting", "tiny", "--methods", "t2", "--lengths", "64", "--gradient-checkpointing", "--out", out
+    )
+    assert done.exit_code == 0, done.output
+    assert len(recomputed) == 1  # of the training step; inference keeps nothing
+    assert json.loads(out.read_text())["settings"]["gradient_checkpointing"]
+    with pytest.raises(ConfigError, match="not timed as one"):
+        speed.describe("1b", torch.device("cuda"), execution="cuda_graph", gradient_checkpointing=True)
 
 
 def test_execution_and_limit_reach_the_benchmark(monkeypatch):

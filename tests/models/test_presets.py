@@ -41,6 +41,19 @@ def test_lra_models_have_skyformers_parameter_counts(task, count):
     assert parameters(head, f"t2-lra-{task}") == pytest.approx(count, rel=5e-3)
 
 
+@pytest.mark.parametrize(("size", "millions"), [("350m", 355), ("1b", 1014)])
+def test_sizes_for_real_use_have_the_parameters_of_their_names(size, millions):
+    """T1, T2 and llama alike; other methods are told which models there are."""
+    for method in ("t1", "t2", "llama"):
+        config = tn.preset(f"{method}-{size}")
+        assert config.hidden_size // config.num_attention_heads == 64
+        assert parameters(tn.TransNormerForCausalLM, f"{method}-{size}") / 1e6 == pytest.approx(millions, abs=1)
+    assert f"vanilla-{size}" not in tn.list_presets()
+    with pytest.raises(ConfigError, match=f"'vanilla-{size}'.*not made for vanilla") as refused:
+        tn.preset(f"vanilla-{size}")
+    assert f"llama-{size}" in refused.value.hint
+
+
 def test_llama_is_vanilla_attention_in_todays_shell_at_the_same_size():
     """Within 1 % of vanilla's parameters in every size, rotated, without absolute positions where they cost nothing."""
     heads = {"lm": tn.TransNormerForCausalLM, "tiny": tn.TransNormerForCausalLM, "mlm": tn.TransNormerForMaskedLM}

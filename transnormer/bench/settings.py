@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.models.presets import METHODS, list_presets
+from transnormer.models.presets import GPT2_TOKENS, METHODS, list_presets
+
+TOKENS = 65_536
+_TOKENS_OF_A_STEP = "GPT-2's 50,257 tokens, 65,536 a step"
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Setting:
     block_size: int
     dropout: float  # as trained; none where one step is all that is ever run
     about: str
+    # Of the model; None: that of the size, of which bytes are drawn.
+    vocabulary: int | None = None
 
     def sequences(self, length: int) -> int:
         """Sequences of that length in a step."""
@@ -32,9 +37,12 @@ SETTINGS = {
         "lra-text", 16, 2, 64, 2, 64, 0.0, "what the paper states for accuracy: Skyformer's LRA models"
     ),
     "tiny": Setting("tiny", 1, 4, 128, 4, 64, 0.0, "the language models of the demo"),
-    "lm": Setting("lm", None, 6, 512, 8, 64, 0.1, "the paper's language model, GPT-2's 50,257 tokens, 65,536 a step"),
+    "lm": Setting(
+        "lm", None, 6, 512, 8, 64, 0.1, f"the paper's language model, {_TOKENS_OF_A_STEP}", vocabulary=GPT2_TOKENS
+    ),
+    "350m": Setting("350m", None, 24, 1024, 16, 64, 0.0, f"350 M parameters, {_TOKENS_OF_A_STEP}", GPT2_TOKENS),
+    "1b": Setting("1b", None, 18, 2048, 32, 64, 0.0, f"1 G parameters, {_TOKENS_OF_A_STEP}", GPT2_TOKENS),
 }
-TOKENS = 65_536
 
 
 def setting_named(name: str) -> Setting:

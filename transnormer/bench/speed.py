@@ -53,6 +53,7 @@ def measure_speed(
     device: torch.device,
     *,
     execution: str = "eager",
+    gradient_checkpointing: bool = False,
     limit: float | None = None,
     compile_jobs: int = 1,
     note: Note = lambda text: None,
@@ -65,7 +66,7 @@ def measure_speed(
     """
     executions = executions_of(execution, device)
     wanted = [
-        Measurement(setting_name, method, length, kind, executions[0])
+        Measurement(setting_name, method, length, kind, executions[0], gradient_checkpointing)
         for method in methods
         for length in lengths
         for kind in KINDS
@@ -201,15 +202,23 @@ def _why(kind: str, reasons: dict[str, str]) -> dict[str, Any]:
     return {f"{kind}_instead_of": reasons} if reasons else {}
 
 
-def describe(setting_name: str, device: torch.device, *, execution: str = "eager") -> dict[str, Any]:
+def describe(
+    setting_name: str, device: torch.device, *, execution: str = "eager", gradient_checkpointing: bool = False
+) -> dict[str, Any]:
     """Everything that decides the numbers, to be printed above the table; what cannot be run at all is an error."""
     executions_of(execution, device)
+    if gradient_checkpointing and execution == "cuda_graph":
+        raise ConfigError(
+            "--gradient-checkpointing: `train` does not run it as a CUDA graph, so that it is not timed as one",
+            "use --execution compile",
+        )
     precision = "bf16 autocast" if device.type == "cuda" else "float32"
     return {
         "setting": setting_name,
         **asdict(setting_named(setting_name)),
         "device": device.type,
         "execution": execution,
+        "gradient_checkpointing": gradient_checkpointing,
         "step": "the training step of `transnormer train`: batches, schedule, clipping and AdamW included",
         "precision": precision + _ABOUT[execution],
     }

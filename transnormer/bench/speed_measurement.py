@@ -38,6 +38,7 @@ class Measurement:
     length: int
     kind: str
     execution: Execution
+    gradient_checkpointing: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -53,7 +54,7 @@ class Training:
         self.wanted = wanted
         self.model = build_model(setting, wanted.method, wanted.length).to(wanted.device)
         self.feeds = FixedBatch(setting, wanted.length)
-        config = run_config(setting, wanted.length)
+        config = run_config(setting, wanted.length, wanted.gradient_checkpointing)
         self.step = TrainingStep(self.model, self.feeds, config, wanted.execution)
         self.step.prepare()
         self.steps_at_once = STEPS_AT_ONCE if wanted.device.type == "cuda" else 1

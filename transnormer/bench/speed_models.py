@@ -15,7 +15,6 @@ from transnormer.models.presets import SIZES, preset
 from transnormer.tasks.contract import Batch, Feeds
 
 STEPS_AT_ONCE = 10  # of training between two looks at the clock, as a run makes them between two lines of its journal
-_LM_VOCABULARY = 50_257
 
 
 def build_model(setting: Setting, method: str, length: int) -> TransNormerPreTrainedModel:
@@ -35,8 +34,8 @@ def build_model(setting: Setting, method: str, length: int) -> TransNormerPreTra
         "dropout": setting.dropout,
         "attention_dropout": 0.0,
     }
-    if setting.size == "lm":
-        overrides["vocab_size"] = _LM_VOCABULARY
+    if setting.vocabulary is not None:
+        overrides["vocab_size"] = setting.vocabulary
     if "diag" in base.mixers:
         overrides["mixer_options"] = {"diag": {"block_size": setting.block_size}}
     config = preset(name, **overrides)
@@ -44,11 +43,16 @@ def build_model(setting: Setting, method: str, length: int) -> TransNormerPreTra
     return TransNormerForCausalLM(config) if config.causal else TransNormerForSequenceClassification(config)
 
 
-def run_config(setting: Setting, length: int) -> RunConfig:
+def run_config(setting: Setting, length: int, gradient_checkpointing: bool = False) -> RunConfig:
     """What a training step is told: AdamW with its schedule and clipping, as `transnormer train lm/text` has them."""
     return RunConfig(
         optim=OptimSection(lr=1e-4, warmup_steps=10, clip_norm=1.0),
-        train=TrainSection(steps=1000, batch_size=setting.sequences(length), log_every=STEPS_AT_ONCE),
+        train=TrainSection(
+            steps=1000,
+            batch_size=setting.sequences(length),
+            log_every=STEPS_AT_ONCE,
+            gradient_checkpointing=gradient_checkpointing,
+        ),
     )
 
 
@@ -58,8 +62,7 @@ class FixedBatch(Feeds):
     def __init__(self, setting: Setting, length: int) -> None:
         generator = torch.Generator().manual_seed(0)
         rows = setting.sequences(length)
-        vocabulary = _LM_VOCABULARY if setting.size == "lm" else 256
-        ids = torch.randint(0, vocabulary, (rows, length + 1), generator=generator)
+        ids = torch.randint(0, setting.vocabulary or 256, (rows, length + 1), generator=generator)
         self.batch = {"input_ids": ids[:, :-1].contiguous()}
         self.is_language = SIZES[setting.size]["causal"]
         if self.is_language:

@@ -205,10 +205,13 @@ def speed(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all that can run by default.")] = None,
-    setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny or lm.")] = "paper",
+    setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny, lm, 350m or 1b.")] = "paper",
     execution: Annotated[
         Execution, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
     ] = Execution.eager,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Train with layers that the backward pass recomputes.")
+    ] = False,
     limit: Annotated[
         float,
         typer.Option(
@@ -236,7 +239,10 @@ def speed(
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
-    settings = {**describe(setting, where, execution=execution.value), "lengths": wanted}
+    settings = {
+        **describe(setting, where, execution=execution.value, gradient_checkpointing=gradient_checkpointing),
+        "lengths": wanted,
+    }
     print_text("  ".join(f"{key}={value}" for key, value in settings.items()))
     rows: list[dict[str, Any]] = []
     measured = measure_speed(
@@ -245,6 +251,7 @@ def speed(
         wanted,
         where,
         execution=execution.value,
+        gradient_checkpointing=gradient_checkpointing,
         limit=limit,
         compile_jobs=compile_jobs,
         note=print_note,

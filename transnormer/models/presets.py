@@ -2,7 +2,7 @@
 
 Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
 parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows; `mlm-small` is for small budgets,
-`tiny` for a laptop. A method without a causal form has no causal sizes. Competitors have the model configs that
+`tiny` for a laptop; `350m` and `1b`, for real use, are ours. A method without a causal form has no causal sizes. Competitors have the model configs that
 reproduce the paper's counts. `llama` is not in the paper: softmax attention in the shell that today's models have, so
 that a reader sees both baselines.
 
@@ -127,6 +127,28 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
+# The GLU's 8d/3 as a multiple of 64, which tensor cores like; heads of 64, as in the paper.
+GPT2_TOKENS = 50_257
+SIZES["350m"] = {
+    "vocab_size": GPT2_TOKENS,
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "causal": True,
+    "max_position_embeddings": 2048,
+    "dropout": 0.0,
+    "glu": {"intermediate_size": 2752},
+}
+SIZES["1b"] = {
+    **SIZES["350m"],
+    "hidden_size": 2048,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 32,
+    "glu": {"intermediate_size": 5504},
+}
+# Sizes that are not the paper's are for its own models and today's baseline.
+_METHODS_OF_SIZE = {size: ("t1", "t2", "llama") for size in ("350m", "1b")}
+
 _SCALE_NORM = {"norm": "scale", "final_norm": "layer"}
 # Every GAU layer of FLASH is attention and feed-forward in one: more layers for the same number of parameters.
 _FLASH = {
@@ -160,7 +182,10 @@ REFINEMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "flash_quad": {**_FLASH, "lra": {"num_attention_heads": 1}},
     "flash": {**_FLASH, "lra": {**_SCALE_NORM, "num_attention_heads": 1}},
     "long_short": {"lm": _LONG_SHORT_CAUSAL, "tiny": _LONG_SHORT_CAUSAL},
-    "llama": {"lm": _LLAMA, "tiny": _LLAMA, "mlm": {**_LLAMA, "norm_first": True}},
+    "llama": {
+        **dict.fromkeys(("lm", "tiny", "350m", "1b"), _LLAMA),
+        "mlm": {**_LLAMA, "norm_first": True},
+    },
     "informer": {
         "lra-text": _informer(16),
         "lra-listops": _informer(17),
@@ -177,7 +202,12 @@ def list_presets() -> list[str]:
     >>> "t2-lm" in tn.list_presets()
     True
     """
-    return [f"{method}-{size}" for method in METHODS for size in SIZES if _serves(method, SIZES[size]["causal"])]
+    return [
+        f"{method}-{size}"
+        for method in METHODS
+        for size in SIZES
+        if _serves(method, SIZES[size]["causal"]) and method in _METHODS_OF_SIZE.get(size, METHODS)
+    ]
 
 
 def _serves(method: str, causal: bool) -> bool:
@@ -190,6 +220,9 @@ def require_preset(name: str, causal: bool | None = None) -> None:
     method, size = _parts(name)
     if method not in METHODS or size not in SIZES:
         raise ConfigError(f"unknown preset '{name}'", did_you_mean(name, list_presets()))
+    if method not in _METHODS_OF_SIZE.get(size, METHODS):
+        able = ", ".join(f"{other}-{size}" for other in _METHODS_OF_SIZE[size])
+        raise ConfigError(f"no model '{name}': that size is not made for {method}", f"there are {able}")
     if not _serves(method, SIZES[size]["causal"] if causal is None else causal):
         able = ", ".join(other for other in METHODS if other not in _NOT_CAUSAL)
         raise ConfigError(f"no model '{name}': {method} has no causal form", f"those that have: {able}")
