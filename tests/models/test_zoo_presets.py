@@ -78,6 +78,9 @@ def test_every_mixer_is_a_method_and_none_is_offered_where_it_cannot_serve():
     listed = tn.list_presets()
     for method, settings in METHODS.items():
         for size in SIZES:
+            if size in ("350m", "1b") and method not in ("t1", "t2", "llama"):
+                assert f"{method}-{size}" not in listed  # these sizes are no protocol of the paper to compare in
+                continue
             mixers = [settings["mixers"]] if "mixers" in settings else ["diag", "norm"]
             causal = SIZES[size]["causal"]
             able = all(getattr(mixer_class(m).traits, "causal" if causal else "bidirectional") for m in mixers)

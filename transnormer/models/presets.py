@@ -2,9 +2,9 @@
 
 Sizes are the paper's: `lm` and `mlm` from its language models (the two GLU widths of its table are swapped there; the
 parameter counts show it), `lra-<task>` from Skyformer's protocol, which it follows; `mlm-small` is for small budgets,
-`tiny` for a laptop; `350m` and `1b`, for real use, are ours. A method without a causal form has no causal sizes. Competitors have the model configs that
-reproduce the paper's counts. `llama` is not in the paper: softmax attention in the shell that today's models have, so
-that a reader sees both baselines.
+`tiny` for a laptop; `350m` and `1b`, for real use, are ours. A method without a causal form has no causal sizes.
+Competitors have the model configs that reproduce the paper's counts. `llama` is not in the paper: softmax attention in
+the shell that today's models have, so that a reader sees both baselines.
 
 Names and sizes are data: only making a config of them loads torch.
 """
@@ -147,7 +147,7 @@ SIZES["1b"] = {
     "glu": {"intermediate_size": 5504},
 }
 # Sizes that are not the paper's are for its own models and today's baseline.
-_METHODS_OF_SIZE = {size: ("t1", "t2", "llama") for size in ("350m", "1b")}
+_METHODS_OF_SIZE = dict.fromkeys(("350m", "1b"), ("t1", "t2", "llama"))
 
 _SCALE_NORM = {"norm": "scale", "final_norm": "layer"}
 # Every GAU layer of FLASH is attention and feed-forward in one: more layers for the same number of parameters.
