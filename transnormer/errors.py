@@ -55,6 +55,12 @@ class DiskError(TransNormerError):
     exit_code = 6
 
 
+class RankMissing(TransNormerError):
+    """A process of the run froze, ended, or did not come to where the others waited for it; the others end, too."""
+
+    exit_code = 7
+
+
 class JobsFailed(TransNormerError):
     """Some jobs of a table failed; the others are done."""
 

@@ -66,6 +66,16 @@ def stop_at_step(step: int) -> None:
     _before_steps(stop)
 
 
+def late_rank(rank: int, step: int, seconds: float) -> None:
+    """Let one rank sleep before a step: it is alive, but others wait for it."""
+
+    def delay(at: int) -> None:
+        if at == step and os.environ["RANK"] == str(rank):
+            time.sleep(seconds)
+
+    _before_steps(delay)
+
+
 def slow_then_held(seconds: float, steps: int, note: str) -> None:
     """Make every step take at least so long; after so many, say so in a file and wait to be told to stop."""
     left = steps

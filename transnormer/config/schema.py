@@ -241,6 +241,12 @@ class TrainSection(Section):
         le=MAX_COUNT,
         description="processes that share each sequence, a piece of whole blocks each; diag and norm layers can",
     )
+    rank_timeout: int = Field(
+        default=600,
+        gt=0,
+        le=MAX_COUNT,
+        description="seconds that processes wait for one of them, e.g. while it saves, before all end with its name",
+    )
     nonfinite: Literal["stop", "skip", "rewind"] = Field(default="stop", description="what a NaN loss or gradient does")
     nonfinite_limit: int = Field(
         default=3, gt=0, le=MAX_COUNT, description="skip/rewind: stop after so many in one run"
@@ -263,7 +269,13 @@ class TrainSection(Section):
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A run that does not use a newer key has no such key, as before there was one: it keeps its hash."""
-        unused = {"threads": None, "log_layer_gradients": False, "gradient_checkpointing": False, "context_parallel": 1}
+        unused = {
+            "threads": None,
+            "log_layer_gradients": False,
+            "gradient_checkpointing": False,
+            "context_parallel": 1,
+            "rank_timeout": 600,
+        }
         return {name: value for name, value in dump(self).items() if name not in unused or value != unused[name]}
 
 

@@ -362,5 +362,6 @@ def _finish(loop: Loop) -> dict[str, Any]:
 @contextmanager
 def _as_only_writer(folder: RunFolder, ranks: Ranks) -> Iterator[str | None]:
     """The main process holds the run's lock for all ranks; yields whom a stale lock belonged to."""
-    with ExitStack() as stack:
+    # Inside, collectives are also made by the model and by torch; whoever waits there in vain is told for whom.
+    with ExitStack() as stack, ranks.naming_the_missing():
         yield ranks.on_main(lambda: stack.enter_context(folder.lock()))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 
 from transnormer.allocator import keep_freed_memory
 from transnormer.config.schema import TrainSection
-from transnormer.errors import ConfigError, TransNormerError
+from transnormer.errors import ConfigError, RankMissing, TransNormerError, command
 from transnormer.mixers.components.context import Context
 from transnormer.step.training import Alone
+from transnormer.train.heartbeat import Heartbeat
 from transnormer.train.threads import Threads, use_threads
 
 T = TypeVar("T")
@@ -36,6 +40,7 @@ class Ranks(Alone):
     """This process among those of the run; with one process every method is the identity."""
 
     def __init__(self, train: TrainSection, recorded_threads: int | None = None) -> None:
+        self._timeout = timedelta(seconds=train.rank_timeout)
         on_cuda = runs_on_cuda(train)
         precision = {"auto": "bf16" if on_cuda else "no", "bf16": "bf16", "float32": "no"}[train.precision]
         self.threads: Threads | None = None  # of the CPU, where that is what computes
@@ -45,9 +50,16 @@ class Ranks(Alone):
         # accelerate keeps device and precision for the life of the process; each run decides them anew.
         AcceleratorState._reset_state(reset_partial_state=True)
         try:
-            self.accelerator = Accelerator(cpu=not on_cuda, mixed_precision=precision)
+            waiting = InitProcessGroupKwargs(timeout=self._timeout)
+            self.accelerator = Accelerator(cpu=not on_cuda, mixed_precision=precision, kwargs_handlers=[waiting])
         except ValueError as error:
             raise ConfigError(f"train.precision={train.precision}: {error}", hint="train.precision=float32") from error
+        except torch.distributed.DistError as error:
+            raise RankMissing(
+                f"not all processes of the run came together within train.rank_timeout={train.rank_timeout} s: "
+                + str(error).splitlines()[0],
+                hint="start as many as WORLD_SIZE says, with the same MASTER_ADDR and MASTER_PORT, as torchrun does",
+            ) from error
         if self.accelerator.distributed_type not in _SUPPORTED:
             raise ConfigError(
                 f"{self.accelerator.distributed_type.value} is not supported",
@@ -56,12 +68,14 @@ class Ranks(Alone):
         self.device: torch.device = self.accelerator.device
         self.rank: int = self.accelerator.process_index
         self.world_size: int = self.accelerator.num_processes
+        self._heartbeat: Heartbeat | None = None
         if self.world_size > 1:
             atexit.unregister(_leave)
             atexit.register(_leave)
+            self._heartbeat = _start_heartbeat(self.rank, self.world_size)
         # Where processes share sequences, each group of them has one share of a batch.
         sharing = train.context_parallel
-        self.context = _context(sharing, self.rank, self.world_size)
+        self.context = _context(sharing, self.rank, self.world_size, self._timeout)
         self.share, self.num_shares = self.rank // sharing, self.world_size // sharing
 
     @property
@@ -78,10 +92,35 @@ class Ranks(Alone):
         """This rank's slice of `total` items; all slices together are all items in order."""
         return range(self.share * total // self.num_shares, (self.share + 1) * total // self.num_shares)
 
+    @contextmanager
+    def naming_the_missing(self) -> Iterator[None]:
+        """What PyTorch says of a collective that not all have joined becomes an error that says who has not."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self._heartbeat is None or not _is_of_group(error):
+                raise
+            missing, seconds = self._heartbeat.missing(), self._timeout.total_seconds()
+            raise RankMissing(
+                f"{missing} did not join rank {self.rank}: frozen, ended, or busy for more than "
+                f"train.rank_timeout={seconds:g} s",
+                hint=f"see what that process printed, then `{command('resume', 'RUN')}` goes on from the last "
+                "checkpoint; where a save takes that long, raise train.rank_timeout",
+            ) from error
+
     def sum_in_place(self, values: Tensor) -> None:
         """Replace values by their elementwise sum over ranks."""
-        if self.world_size > 1:
-            torch.distributed.all_reduce(values)
+        if self._heartbeat is not None:
+            with self._joining():
+                torch.distributed.all_reduce(values)
+
+    @contextmanager
+    def _joining(self) -> Iterator[None]:
+        """Around a collective: count it, and name who does not come to it."""
+        assert self._heartbeat is not None
+        self._heartbeat.joined += 1
+        with self.naming_the_missing():
+            yield
 
     def sum_floats(self, values: list[float]) -> list[float]:
         """The elementwise sum over ranks, in double precision."""
@@ -93,9 +132,10 @@ class Ranks(Alone):
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give all ranks the buffers of the first, such as a BatchNorm's statistics, which every rank adds to."""
-        if self.world_size > 1:
+        if self._heartbeat is not None:
             for buffer in model.buffers():
-                torch.distributed.broadcast(buffer, 0)
+                with self._joining():
+                    torch.distributed.broadcast(buffer, 0)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on some rank."""
@@ -111,13 +151,14 @@ class Ranks(Alone):
                 outcome[0] = work()
             except TransNormerError as error:
                 outcome[1] = error
-        broadcast_object_list(outcome)
+        with self._joining():
+            broadcast_object_list(outcome)
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
 
 
-def _context(size: int, rank: int, world_size: int) -> Context | None:
+def _context(size: int, rank: int, world_size: int, timeout: timedelta) -> Context | None:
     """The place of a rank in the group of `size` neighbours with which it shares sequences; None: it shares none."""
     if world_size % size:
         raise ConfigError(
@@ -126,11 +167,33 @@ def _context(size: int, rank: int, world_size: int) -> Context | None:
         )
     if size == 1:
         return None
-    group, _ = torch.distributed.new_subgroups(size)
+    group, _ = torch.distributed.new_subgroups(size, timeout=timeout)
     return Context(rank % size, size, group)
+
+
+_heartbeat: Heartbeat | None = None  # of this process, for whichever of its runs is the current one
+
+
+def _start_heartbeat(rank: int, world_size: int) -> Heartbeat:
+    """One a process: the group outlives a run, and so do the signs of life in its store."""
+    global _heartbeat
+    if _heartbeat is None:
+        # A connection of its own: the main one may be busy with waiting. torchrun holds the store itself.
+        store: Any = torch.distributed.distributed_c10d._get_default_store()
+        held_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        _heartbeat = Heartbeat(store.clone(), rank, world_size, store_is_ours=not held_by_torchrun)
+    return _heartbeat
+
+
+def _is_of_group(error: RuntimeError) -> bool:
+    """Whether it is about the processes: gloo's have no type of their own, but name the file they come from."""
+    words = str(error).lower()
+    return isinstance(error, torch.distributed.DistError) or "gloo" in words or "nccl" in words
 
 
 def _leave() -> None:
     """Close the process group: its threads would abort a process that ends while they run."""
+    if _heartbeat is not None:
+        _heartbeat.stop()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
