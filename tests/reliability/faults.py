@@ -123,6 +123,24 @@ def poison_batch(step: int) -> None:
     TrainingStep._feeds_of = poisoned  # type: ignore[method-assign]
 
 
+def poison_shard(rank: int, step: int) -> None:
+    """Make one gradient infinite in the shard of one rank, when the batch of a step is met first."""
+    from transnormer.step.training import TrainingStep
+
+    gradients_of = TrainingStep._gradients
+    met = False
+
+    def poisoned(self: Any, loss: Any) -> Any:
+        nonlocal met
+        gradients = gradients_of(self, loss)
+        if os.environ["RANK"] == str(rank) and int(self._step) + 1 == step and not met:
+            met = True
+            gradients[0][0] = float("inf")
+        return gradients
+
+    TrainingStep._gradients = poisoned  # type: ignore[method-assign]
+
+
 def _watch_save(run: str, step: int, act: Callable[[int, str], None]) -> None:
     """Call `act` with the count and name of each file operation from one checkpoint's beginning to the next one's."""
     count = -1

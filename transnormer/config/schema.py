@@ -241,6 +241,10 @@ class TrainSection(Section):
         le=MAX_COUNT,
         description="processes that share each sequence, a piece of whole blocks each; diag and norm layers can",
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        default="ddp",
+        description="several processes: each has all weights (ddp), or a share of weights and optimizer state (fsdp)",
+    )
     rank_timeout: int = Field(
         default=600,
         gt=0,
@@ -274,6 +278,7 @@ class TrainSection(Section):
             "log_layer_gradients": False,
             "gradient_checkpointing": False,
             "context_parallel": 1,
+            "parallel": "ddp",
             "rank_timeout": 600,
         }
         return {name: value for name, value in dump(self).items() if name not in unused or value != unused[name]}

@@ -16,6 +16,15 @@ def save_quietly(model: TransNormerPreTrainedModel, folder: Path) -> None:
     follow_umask(folder)
 
 
+def save_settings(model: TransNormerPreTrainedModel, folder: Path) -> None:
+    """Write what a model folder has beside the weights, of a model whose weights are in shards."""
+    model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
+    model.config.dtype = str(model.dtype).removeprefix("torch.")
+    model.config.save_pretrained(folder)
+    if model.can_generate():
+        model.generation_config.save_pretrained(folder)
+
+
 def follow_umask(folder: Path) -> None:
     """Give the tensors of a model folder the mode of its config: safetensors writes them for the owner alone."""
     for file in folder.glob("*.safetensors"):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transnormer.config.schema import OptimSection
 from transnormer.errors import CheckpointError
 from transnormer.step.execution import Execution
+from transnormer.step.shards import local, rows_of, sharded_like
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -39,14 +40,17 @@ def weight_decays(model: nn.Module, optim: OptimSection) -> dict[nn.Parameter, f
 
 
 class AdamW:
-    """`take` gradients, then `update`. Whoever changes the weights otherwise says so by `read_weights`."""
+    """`take` gradients, then `update`. Whoever changes the weights otherwise says so by `read_weights`.
+
+    Of parameters in shards, the vector has what lies in this process: an update is the same for every entry by itself.
+    """
 
     def __init__(self, model: nn.Module, optim: OptimSection, execution: Execution) -> None:
         decays = weight_decays(model, optim)
         self.parameters = list(decays)
         self._optim = optim
         self.names = {parameter: name for name, parameter in model.named_parameters()}
-        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._sizes = [local(parameter).numel() for parameter in self.parameters]
         device = self.parameters[0].device
         self._weights, self.gradients, self._first, self._second = torch.zeros(4, sum(self._sizes), device=device)
         self._decays = _runs(list(decays.values()), self._sizes)
@@ -56,7 +60,7 @@ class AdamW:
 
     def read_weights(self) -> None:
         """Go on from the weights that were just loaded or initialised."""
-        torch._foreach_copy_(self._views(self._weights), [parameter.data for parameter in self.parameters])
+        torch._foreach_copy_(self._views(self._weights), [local(parameter) for parameter in self.parameters])
 
     def take(self, gradients: Sequence[Tensor], *, add: bool) -> None:
         """Keep gradients, or add them to those of the micro-batches before."""
@@ -67,7 +71,7 @@ class AdamW:
             torch._foreach_copy_(views, list(gradients))
 
     def norm(self) -> Tensor:
-        """The global norm of the gradients."""
+        """The norm of the gradients, of those that lie here."""
         return torch.linalg.vector_norm(self.gradients)
 
     def group_norms(self, membership: Tensor) -> Tensor:
@@ -87,7 +91,7 @@ class AdamW:
         for part, decay in self._decays:
             vectors = (self._weights[part], self.gradients[part], self._first[part], self._second[part])
             self._apply(vectors, decay, updates, rate, beta1, norm, go, self._optim)
-        torch._foreach_copy_([parameter.data for parameter in self.parameters], self._views(self._weights))
+        torch._foreach_copy_([local(parameter) for parameter in self.parameters], self._views(self._weights))
 
     def reset(self) -> None:
         """Back to no history."""
@@ -100,9 +104,9 @@ class AdamW:
         moments = zip(self._views(self._first), self._views(self._second), strict=True)
         for parameter, (first, second) in zip(self.parameters, moments, strict=True):
             name = self.names[parameter]
-            # Each a tensor of its own: safetensors refuses memory that is shared.
-            tensors |= {f"{name}.step": self._updates.clone(), f"{name}.exp_avg": first.clone()}
-            tensors[f"{name}.exp_avg_sq"] = second.clone()
+            # Each a tensor of its own: safetensors refuses memory that is shared. What is in shards stays so.
+            tensors |= {f"{name}.step": self._updates.clone(), f"{name}.exp_avg": sharded_like(parameter, first)}
+            tensors[f"{name}.exp_avg_sq"] = sharded_like(parameter, second)
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
@@ -116,7 +120,7 @@ class AdamW:
         for vector, moment in zip((self._first, self._second), _MOMENTS, strict=True):
             for parameter, view in zip(self.parameters, self._views(vector), strict=True):
                 if (stored := tensors.get(f"{self.names[parameter]}.{moment}")) is not None:
-                    view.copy_(stored)
+                    view.copy_(rows_of(parameter, stored))
         steps = [value for key, value in tensors.items() if key.endswith(".step")]
         if steps:  # all parameters have had the same number of updates
             self._updates.copy_(steps[0])
@@ -127,12 +131,12 @@ class AdamW:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the state."""
-        return self._first.nbytes + self._second.nbytes
+        """Bytes of the state, over all processes that have a part of it."""
+        return 2 * self._first.element_size() * sum(parameter.numel() for parameter in self.parameters)
 
     def _views(self, vector: Tensor) -> list[Tensor]:
         parts = vector.split(self._sizes)
-        return [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
+        return [part.view_as(local(parameter)) for part, parameter in zip(parts, self.parameters, strict=True)]
 
 
 def _runs(decays: list[float], sizes: list[int]) -> list[tuple[slice, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,18 @@ class Evaluation:
     """Scores splits with the model's current weights.
 
     What is compiled or recorded serves batches of one shape; the last batch of a split, if it is smaller, is scored op
-    by op.
+    by op. `any_rank` (whether a flag is set on some rank) is for weights in shards, which all processes gather at once.
     """
 
-    def __init__(self, model: nn.Module, feeds: Feeds, train: TrainSection, execution: Execution) -> None:
-        self.model, self.feeds, self.execution = model, feeds, execution
+    def __init__(
+        self,
+        model: nn.Module,
+        feeds: Feeds,
+        train: TrainSection,
+        execution: Execution,
+        any_rank: Callable[[bool], bool] | None = None,
+    ) -> None:
+        self.model, self.feeds, self.execution, self._any_rank = model, feeds, execution, any_rank
         self._batch_size = evaluation_batch(train)
         self._recorded: dict[str, tuple[Shapes, Batch, Callable[[], Tensor]]] = {}
 
@@ -41,11 +48,25 @@ class Evaluation:
         totals = torch.zeros(len(self.feeds.sums), dtype=torch.float64, device=self.execution.device)
         try:
             self.feeds.load(split)
-            for feed in self.feeds.eval_feeds(split, self._batch_size, rank, world_size):
-                totals += self._score(split, feed)
+            for feed, counts in self._passes(split, rank, world_size):
+                scores = self._score(split, feed)
+                if counts:
+                    totals += scores
         finally:
             self.model.train(was_training)
         return self.feeds.complete(split, dict(zip(self.feeds.sums, totals.tolist(), strict=True)))
+
+    def _passes(self, split: str, rank: int, world_size: int) -> Iterator[tuple[Batch, bool]]:
+        """The batches of this process, and whether each counts: who has none left goes along with the others."""
+        feeds = iter(self.feeds.eval_feeds(split, self._batch_size, rank, world_size))
+        if self._any_rank is None:
+            yield from ((feed, True) for feed in feeds)
+            return
+        idle = next(iter(self.feeds.eval_feeds(split, 1, 0, 1)))
+        feed = next(feeds, None)
+        while self._any_rank(feed is not None):
+            yield (feed, True) if feed is not None else (idle, False)
+            feed = next(feeds, None)
 
     def _score(self, split: str, feed: Batch) -> Tensor:
         shapes = tuple((name, values.shape) for name, values in feed.items())

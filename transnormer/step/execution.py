@@ -132,6 +132,13 @@ def choose_execution(train: TrainSection, device: torch.device, world_size: int)
     obstacle = _obstacle_to_graph(train, device, world_size)
     if train.execution == "cuda_graph" and obstacle:
         raise ConfigError(f"train.execution=cuda_graph {obstacle}", hint="use train.execution=auto")
+    if train.parallel == "fsdp":
+        if train.execution not in ("auto", "eager"):
+            raise ConfigError(
+                f"train.execution={train.execution} has not been tested with train.parallel=fsdp",
+                hint="use train.execution=auto, which is eager there, or train.parallel=ddp",
+            )
+        return "eager"
     if train.execution != "auto":
         return train.execution
     if device.type != "cuda":

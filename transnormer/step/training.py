@@ -8,7 +8,7 @@ it op by op, a compiler compiles it, a GPU records it once and replays it, all o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -22,6 +22,7 @@ from transnormer.step.adamw import AdamW
 from transnormer.step.execution import RUNS_BEFORE_RECORDING, Execution
 from transnormer.step.layer_groups import layer_groups, membership
 from transnormer.step.schedules import beta1, learning_rate
+from transnormer.step.shards import local
 from transnormer.tasks.contract import Batch, Feeds
 
 
@@ -90,6 +91,7 @@ class TrainingStep:
         length = max(config.train.log_every, RUNS_BEFORE_RECORDING)
         self._history = torch.zeros(length, 2 + len(self._groups), dtype=torch.float64, device=device)
         self._scale = torch.ones((), device=device)  # one over the number of targets of the global batch
+        self._sharded = config.train.parallel == "fsdp"
         self._micro_batches: list[Batch] = []
         self._ahead: tuple[int, list[Batch]] = (-1, [])  # the number of the batch that is probably next, and itself
         self._run: Callable[[], object] | None = None
@@ -146,28 +148,70 @@ class TrainingStep:
     def _train(self) -> None:
         """One step, from tensors to tensors. Gradients are of the mean over all targets of the global batch."""
         losses: list[Tensor] = []
-        for feed in self._micro_batches:
+        for feed, counts in self._passes():
             with self.execution.autocast():
-                loss = self.loss(feed) * self._scale
-            gradients = torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True, materialize_grads=True)
+                loss = self.loss(feed) * (self._scale if counts else 0.0)
+            gradients = self._gradients(loss)
             with torch.no_grad():
                 self.optimizer.take(gradients, add=bool(losses))
             losses.append(loss.detach())
             del loss, gradients  # before the next micro-batch needs the memory
         with torch.no_grad():
             total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-            self.ranks.sum_in_place(self.optimizer.gradients)
+            if not self._sharded:
+                self.ranks.sum_in_place(self.optimizer.gradients)
             self.ranks.sum_in_place(total)
-            norm = self.optimizer.norm()
+            norm = self._over_shards(self.optimizer.norm())
             facts = torch.stack([total, norm])
             if self._groups:
-                facts = torch.cat([facts, self.optimizer.group_norms(self._membership)])
+                facts = torch.cat([facts, self._over_shards(self.optimizer.group_norms(self._membership))])
             self._history.index_copy_(0, self._index, facts.double().unsqueeze(0))
             self._go.logical_and_(total.isfinite() & norm.isfinite())
             rate, first_beta = self._rates.index_select(0, self._step)[0].unbind()
             self.optimizer.update(rate, first_beta, norm, self._go)
             self._step.add_(1)
             self._index.add_(1)
+
+    def _passes(self) -> Iterator[tuple[Batch, bool]]:
+        """The micro-batches, and whether each counts.
+
+        Weights in shards are gathered from all processes at every pass: one that has fewer micro-batches than another
+        repeats its last, for nothing. A BatchNorm must not learn from that.
+        """
+        for feed in self._micro_batches:
+            yield feed, True
+        if not self._sharded:
+            return
+        train = self.config.train
+        largest_share = math.ceil(train.batch_size / self.ranks.world_size)
+        passes = math.ceil(largest_share / (train.micro_batch_size or largest_share))
+        for _ in range(passes - len(self._micro_batches)):
+            before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+            yield self._micro_batches[-1], False
+            for buffer, value in before:
+                buffer.copy_(value)
+
+    def _gradients(self, loss: Tensor) -> Sequence[Tensor]:
+        """Those of this process's loss; where weights are in shards, the sum of all processes', of the rows here."""
+        parameters = self.optimizer.parameters
+        if not self._sharded:
+            return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        (loss * self.ranks.world_size).backward()  # FSDP takes the mean over processes; gloo can scale no sum
+        gradients = [
+            torch.zeros_like(local(parameter)) if parameter.grad is None else local(parameter.grad)
+            for parameter in parameters
+        ]
+        for parameter in parameters:
+            parameter.grad = None
+        return gradients
+
+    def _over_shards(self, norms: Tensor) -> Tensor:
+        """The norms of vectors of which each process has a part."""
+        if not self._sharded:
+            return norms
+        squares = norms.square()
+        self.ranks.sum_in_place(squares)
+        return squares.sqrt()
 
     def _feeds_of(self, batch: int) -> list[Batch]:
         """This process's share of a global batch, cut into what fits one forward pass, on the CPU."""

@@ -26,6 +26,7 @@ FREE = frozenset(
         "tensorboard",
         "log_layer_gradients",
         "context_parallel",
+        "parallel",
         "rank_timeout",
     )
 )

@@ -73,7 +73,7 @@ def open_subject(path: Path, checkpoint: Which | None, split: str, texts: Sequen
     if not config and not texts:
         raise ConfigError(f"{path} is a model without data", "give --text FILE, or the run folder it came from")
     train = config.train if config else TrainSection()
-    ranks = Ranks(train.model_copy(update={"context_parallel": 1}))
+    ranks = Ranks(train.model_copy(update={"context_parallel": 1, "parallel": "ddp"}))
     if ranks.world_size > 1:
         raise ConfigError("this evaluation runs in one process", "leave `accelerate launch` out")
     facts: dict[str, Any] = {"model": str(path)}

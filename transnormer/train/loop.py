@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -140,7 +140,7 @@ def load_run(out: Path | str, checkpoint: Which) -> tuple[Learner, int]:
     folder.require_store(config)
     weights, step = weights_folder(folder, checkpoint)
     # One pass over a split is done before anything is compiled, and a run made on a GPU may be scored without one.
-    train = config.train.model_copy(update={"execution": "eager", "context_parallel": 1})
+    train = config.train.model_copy(update={"execution": "eager", "context_parallel": 1, "parallel": "ddp"})
     learner = Learner(config.model_copy(update={"train": train}), Ranks(train))
     learner.ranks.on_main(lambda: folder.require_data(learner.task.store))
     learner.load_model(weights)
@@ -234,7 +234,7 @@ class Loop:
         """Score the current weights; an evaluation that a signal cuts short is made again after resuming."""
         sums: dict[str, float] = {}
         try:
-            with self.signals.interrupting_evaluation():
+            with self._interrupting_evaluation():
                 sums = self.learner.evaluate(_SPLIT)
         except EvaluationInterrupted:
             sums = {}
@@ -257,7 +257,7 @@ class Loop:
         weights, step = weights_folder(self.folder, "best")
         self.learner.load_model(weights)
         sums: dict[str, float] = {}
-        with suppress(EvaluationInterrupted), self.signals.interrupting_evaluation():
+        with suppress(EvaluationInterrupted), self._interrupting_evaluation():
             sums = self.learner.evaluate(split)
         if self.ranks.any(not sums):
             self._preempted()
@@ -268,7 +268,7 @@ class Loop:
         if self._saved != self.state.step:
             self.recorder.sync()
             self.ranks.on_main(self.learner.task.store.require_unchanged)  # what other data taught is not kept
-            self.ranks.on_main(lambda: save_checkpoint(self.folder, self.learner, self.state))
+            self.learner.save_from_all(lambda: save_checkpoint(self.folder, self.learner, self.state))
             self._saved = self.state.step
         self.ranks.on_main(lambda: keep_best_and_last(self.folder, self.config, self.state))
 
@@ -331,6 +331,10 @@ class Loop:
         self._saved = state.step if state.step > 0 else None
         self.recorder.begin(state.step, state.evaluated)
 
+    def _interrupting_evaluation(self) -> AbstractContextManager[None]:
+        """Where ranks gather weights at each pass, one that left an evaluation alone would leave the others waiting."""
+        return nullcontext() if self.learner.sharded else self.signals.interrupting_evaluation()
+
     def _preempted(self) -> NoReturn:
         name = self.signals.received.name if self.signals.received else "a signal to another process"
         raise Preempted(
@@ -354,7 +358,7 @@ def _finish(loop: Loop) -> dict[str, Any]:
     """Run the loop to its end and write what a finished run has."""
     with loop.signals:
         loop.run()
-        loop.ranks.on_main(lambda: save_final(loop.folder, loop.learner, loop.state))
+        loop.learner.save_from_all(lambda: save_final(loop.folder, loop.learner, loop.state), optimizer=False)
         test = loop.test()
         return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state, test))
 

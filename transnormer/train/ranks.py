@@ -73,6 +73,8 @@ class Ranks(Alone):
             atexit.unregister(_leave)
             atexit.register(_leave)
             self._heartbeat = _start_heartbeat(self.rank, self.world_size)
+        if train.parallel == "fsdp":
+            _require_shards(train, self.world_size)
         # Where processes share sequences, each group of them has one share of a batch.
         sharing = train.context_parallel
         self.context = _context(sharing, self.rank, self.world_size, self._timeout)
@@ -141,8 +143,11 @@ class Ranks(Alone):
         """Whether the flag is set on some rank."""
         return self.sum_floats([float(flag)])[0] > 0
 
-    def on_main(self, work: Callable[[], T]) -> T:
-        """Do something on the main process; every rank gets its value, or raises its error."""
+    def on_main(self, work: Callable[[], T], meanwhile: Callable[[], None] | None = None) -> T:
+        """Do something on the main process; every rank gets its value, or raises its error.
+
+        `meanwhile` is what the others do for it, before they wait.
+        """
         if self.world_size == 1:
             return work()
         outcome: list[Any] = [None, None]
@@ -151,11 +156,27 @@ class Ranks(Alone):
                 outcome[0] = work()
             except TransNormerError as error:
                 outcome[1] = error
+        elif meanwhile is not None:
+            meanwhile()
         with self._joining():
             broadcast_object_list(outcome)
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
+
+
+def _require_shards(train: TrainSection, world_size: int) -> None:
+    """Refuse what weights in shards cannot be combined with."""
+    if world_size == 1:
+        raise ConfigError(
+            "train.parallel=fsdp shares the weights between processes, and there is one",
+            hint="start several, `torchrun --nproc_per_node 2 -m transnormer ...`, or use train.parallel=ddp",
+        )
+    if train.context_parallel > 1:
+        raise ConfigError(
+            f"train.parallel=fsdp has not been tested with train.context_parallel={train.context_parallel}",
+            hint="use train.parallel=ddp, or train.context_parallel=1",
+        )
 
 
 def _context(size: int, rank: int, world_size: int, timeout: timedelta) -> Context | None:
