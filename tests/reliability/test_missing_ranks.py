@@ -23,18 +23,19 @@ def case(forks: Forks, scratch: Path) -> Case:
     config = tiny_config(
         tiny_store(scratch), model__dropout=0.0, train__rank_timeout=TIMEOUT, train__log_layer_gradients=True
     )
+    model = config.model.model_copy(update={"mixer_options": {"diag": {"block_size": 8}}})
     recipe = scratch / "recipe.yaml"
-    recipe.write_text(dump_config(config))
+    recipe.write_text(dump_config(config.model_copy(update={"model": model})))
     case = Case(forks, recipe, scratch / "one", scratch / "several")
     assert forks.run("train", recipe, "--out", case.undisturbed) == 0, forks.output
     return case
 
 
-def finish_on_one(case: Case) -> None:
+def finish_on_one(case: Case, *settings: str) -> None:
     """The checkpoint of step 3 is whole, and a single process goes on from it to the end of an undisturbed run."""
     newest = checkpoint.list_checkpoints(case.run / "checkpoints")[-1]
     assert checkpoint.verify(newest)["step"] == 3
-    assert case.resume() == 0, case.forks.output
+    assert case.forks.run("resume", case.run, *settings) == 0, case.forks.output
     case.require_same_curve()
 
 
@@ -76,10 +77,21 @@ def test_a_rank_that_is_alive_but_never_comes_is_named(case: Case) -> None:
     finish_on_one(case)
 
 
-def test_a_killed_rank_ends_the_others_at_once(case: Case) -> None:
-    ranks = case.forks.start_ranks(
-        "train", case.recipe, "--out", case.run, "train.rank_timeout=600", fault=STOP_AT_STEP, count=3
-    )
+KINDS = {
+    "ddp": (),
+    "fsdp": ("train.parallel=fsdp",),
+    "context": ("train.context_parallel=3", "data.sequence_length=24"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_rank_ends_the_others_at_once(forks: Forks, case: Case, scratch: Path, kind: str) -> None:
+    settings = KINDS[kind]
+    if kind == "context":  # other sequences, so another run to compare with
+        case = Case(forks, case.recipe, scratch / "one-shorter", case.run)
+        assert forks.run("train", case.recipe, "--out", case.undisturbed, settings[-1]) == 0, forks.output
+    arguments = ("train", case.recipe, "--out", case.run, "train.rank_timeout=600", *settings)
+    ranks = case.forks.start_ranks(*arguments, fault=STOP_AT_STEP, count=3)
     for pid in ranks:
         case.forks.wait_for_stop(pid)
     began = time.monotonic()
@@ -89,7 +101,7 @@ def test_a_killed_rank_ends_the_others_at_once(case: Case) -> None:
     assert [case.forks.wait(pid) for pid in ranks] == [7, -signal.SIGKILL, 7], case.forks.output
     assert time.monotonic() - began < 60
     assert f"error: rank 1 (pid {ranks[1]} on " in " ".join(case.forks.output.split())
-    finish_on_one(case)
+    finish_on_one(case, "train.parallel=ddp", "train.context_parallel=1")
 
 
 def test_a_rank_that_never_starts_ends_the_first(case: Case) -> None:
