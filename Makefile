@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint gpu-test site-test oldest-test readme docs clean
+.PHONY: help demo test lint reliability gpu-test site-test oldest-test readme docs clean
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -18,6 +18,10 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+reliability: $(STAMP)  ## every promise of docs/promises.md at its full figure, into results/reliability.json (20 minutes)
+	$(BIN)/python -m pytest -m reliability -n 2 --dist worksteal --reliability-record results/reliability.json
+	$(BIN)/python -m transnormer.report.pages
 
 gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled)
 	$(BIN)/python -m pytest -m gpu -n 8 --dist worksteal --durations=15

@@ -21,6 +21,7 @@ import torch
 from hypothesis import settings
 
 _HERE = Path(__file__).parent
+pytest_plugins = ["reliability_record"]
 
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; tests send it

@@ -31,6 +31,7 @@ def steps(path: Path, kind: str) -> list[int]:
     return [line["step"] for line in read_journal(path) if line["kind"] == kind]
 
 
+@pytest.mark.reliability("R18")
 def test_rewind_drops_later_steps_and_keeps_events(path: Path) -> None:
     journal = fill(path)
     journal.rewind(step=4, evaluated=2)
@@ -41,6 +42,7 @@ def test_rewind_drops_later_steps_and_keeps_events(path: Path) -> None:
     assert steps(path, "train") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.reliability("R18")
 @pytest.mark.parametrize("cut", range(1, 20))
 def test_half_written_last_line_is_repaired(path: Path, cut: int) -> None:
     fill(path).close()
@@ -55,6 +57,7 @@ def test_half_written_last_line_is_repaired(path: Path, cut: int) -> None:
         json.loads(line)
 
 
+@pytest.mark.reliability("R18")
 def test_a_line_broken_in_the_middle_becomes_a_note(path: Path) -> None:
     fill(path).close()
     lines = path.read_bytes().splitlines()
@@ -68,6 +71,7 @@ def test_a_line_broken_in_the_middle_becomes_a_note(path: Path) -> None:
     assert steps(path, "train") == [1, 3, 4, 5, 6]
 
 
+@pytest.mark.reliability("R18")
 def test_non_finite_numbers_are_strict_json_that_float_reads(path: Path) -> None:
     journal = Journal(path)
     journal.append({"kind": "eval", "step": 1, "metrics": {"perplexity": float("inf"), "loss": float("nan")}})

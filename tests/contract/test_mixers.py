@@ -195,6 +195,7 @@ def test_step_equals_parallel(case):
             torch.testing.assert_close(steps[:, :length], mixer(x[:, :length]), atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.reliability("R15")
 @DECODING
 def test_step_equals_parallel_at_a_thousand_tokens(case):
     if case[2] and case[2].get("position") != "lrpe":
@@ -230,6 +231,7 @@ def test_pieces_of_a_left_padded_batch_equal_the_whole(case):
     assert state["length"].tolist() == [150, 140, 80]
 
 
+@pytest.mark.reliability("R15")
 @DECODING
 def test_recurrent_means_a_state_of_constant_size(case):
     mixer = build(case, max_length=1024)

@@ -179,6 +179,7 @@ def test_a_flipped_bit_is_found_by_verify(store: TokenStore, name: str):
         TokenStore.open(store.path).verify()
 
 
+@pytest.mark.reliability("R10")
 @pytest.mark.parametrize("size", [0, 1, 199])
 def test_a_truncated_shard_is_found_on_opening(store: TokenStore, size: int):
     os.truncate(store.path / "train-00001.bin", size)
@@ -186,12 +187,14 @@ def test_a_truncated_shard_is_found_on_opening(store: TokenStore, size: int):
         TokenStore.open(store.path)
 
 
+@pytest.mark.reliability("R10")
 def test_a_missing_shard_is_found_on_opening(store: TokenStore):
     (store.path / "train-00001.bin").unlink()
     with pytest.raises(DataError, match=r"train-00001.bin is missing"):
         TokenStore.open(store.path)
 
 
+@pytest.mark.reliability("R10")
 def test_swapped_shards_are_found_by_verify(store: TokenStore):
     first, second = store.path / "train-00000.bin", store.path / "train-00001.bin"
     swapped = second.read_bytes(), first.read_bytes()
@@ -201,6 +204,7 @@ def test_swapped_shards_are_found_by_verify(store: TokenStore):
         TokenStore.open(store.path).verify()
 
 
+@pytest.mark.reliability("R10")
 def test_an_id_outside_the_vocabulary_is_found_on_reading(store: TokenStore):
     shard = np.memmap(store.path / "train-00002.bin", dtype="<u2", mode="r+")
     shard[37] = 300
@@ -221,6 +225,7 @@ def edit(store: TokenStore, change, reseal: bool) -> None:
         path.write_text(schema.to_json(schema.Manifest.model_validate_json(path.read_text())))
 
 
+@pytest.mark.reliability("R10")
 def test_an_edited_manifest_is_found_on_opening(store: TokenStore):
     edit(store, lambda m: m.update(vocab_size=1000), reseal=False)
     with pytest.raises(DataError, match=r"manifest.json was edited"):

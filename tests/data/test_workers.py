@@ -29,6 +29,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
+@pytest.mark.reliability("R17")
 def test_a_frozen_worker_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(workers.in_order(double, range(9), 2)) == [*range(0, 18, 2)]
     monkeypatch.setattr(workers, "PATIENCE", 10)
@@ -40,6 +41,7 @@ def test_a_frozen_worker_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> 
         assert time.monotonic() < deadline
 
 
+@pytest.mark.reliability("R17")
 def test_a_killed_worker_is_said() -> None:
     with pytest.raises(TransNormerError, match="a worker process was killed"):
         list(workers.in_order(die_at_three, range(9), 2))

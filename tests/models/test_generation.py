@@ -94,6 +94,7 @@ def test_streaming_yields_every_token_in_order():
     assert collector.ended
 
 
+@pytest.mark.reliability("R15")
 @pytest.mark.parametrize("method", ["t1", "t2", "linear_elu"])
 def test_the_state_is_as_large_after_64k_tokens_as_after_1k(method):
     model, sizes = model_of(method), []
@@ -259,6 +260,7 @@ def test_a_state_that_cannot_be_rolled_back_says_so_and_stays(mixer):
     torch.testing.assert_close(after, model(ids).logits[:, 70:], atol=1e-10, rtol=0)
 
 
+@pytest.mark.reliability("R15")
 def test_a_saved_and_restored_state_continues_identically(tmp_path):
     """The cache is made of plain tensors: a copy taken in the middle continues with the same tokens."""
     model = model_of("t2")

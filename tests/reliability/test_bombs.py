@@ -155,6 +155,7 @@ def _read(read: Callable[[], Any], answers: Any) -> None:
         answers.send((type(error).__name__, str(error), time.process_time() - began))
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux how much memory there is")
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.__name__)
 def test_it_is_refused_in_five_seconds_and_a_gibibyte(bomb: Callable[[Path], Callable[[], Any]], scratch: Path) -> None:

@@ -29,6 +29,7 @@ def truncate(path: Path) -> None:
 CHANGES: dict[str, Callable[[Path], None]] = {"edited": edit, "truncated": truncate, "deleted": Path.unlink}
 
 
+@pytest.mark.reliability("R10")
 @pytest.mark.parametrize("change", CHANGES)
 def test_data_that_change_end_the_run_before_they_are_saved(case: Case, scratch: Path, change: str) -> None:
     store = tiny_store(scratch)

@@ -37,6 +37,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
+@pytest.mark.reliability("R3")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(damage: str, stopped_case: Case) -> None:
     name, inflict = DAMAGES[damage]
@@ -56,6 +57,7 @@ def test_undamaged_newest_checkpoint_is_used(stopped_case: Case) -> None:
     assert [line["step"] for line in journal_lines(stopped_case.run, "resumed")] == [9]
 
 
+@pytest.mark.reliability("R3")
 def test_none_valid_is_exit_3_and_never_a_fresh_start(stopped_case: Case) -> None:
     for folder in (stopped_case.run / "checkpoints").iterdir():
         flip(0.5)(folder / "model.safetensors")
@@ -69,6 +71,7 @@ def test_none_valid_is_exit_3_and_never_a_fresh_start(stopped_case: Case) -> Non
     assert len(list((stopped_case.run / "quarantine").glob("*/checkpoint/model.safetensors"))) == 2
 
 
+@pytest.mark.reliability("R9")
 def test_a_copied_pickle_is_neither_read_nor_tolerated(stopped_case: Case, scratch: Path) -> None:
     canary = scratch / "canary"
     bomb = b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
@@ -90,6 +93,7 @@ def test_checkpoint_of_another_config_is_exit_3_with_nothing_changed(stopped_cas
     assert fingerprint(stopped_case.run) == before
 
 
+@pytest.mark.reliability("R18")
 def test_half_written_journal_line_is_repaired(stopped_case: Case) -> None:
     with (stopped_case.run / "journal.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 12, "lo')
@@ -97,6 +101,7 @@ def test_half_written_journal_line_is_repaired(stopped_case: Case) -> None:
     stopped_case.require_equal_end()
 
 
+@pytest.mark.reliability("R3")
 def test_restored_from_a_backup_it_goes_on(stopped_case: Case, scratch: Path) -> None:
     backup = scratch / "backup"
     newest = stopped_case.run / "checkpoints" / "step-00000009"

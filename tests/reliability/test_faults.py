@@ -16,6 +16,7 @@ from tiny_run import journal_lines
 from transnormer.train import checkpoint
 
 
+@pytest.mark.reliability("R6")
 def test_nan_stops_before_the_update_with_exit_4(case: Case) -> None:
     assert case.train(("poison_batch", {"step": 8})) == 4
     assert "non-finite at step 8" in case.forks.output
@@ -30,6 +31,7 @@ def test_nan_stops_before_the_update_with_exit_4(case: Case) -> None:
     case.require_equal_end()
 
 
+@pytest.mark.reliability("R8")
 def test_second_writer_is_refused_with_exit_2_and_changes_nothing(case: Case) -> None:
     first = case.forks.start("train", case.recipe, "--out", case.run, fault=("stop_at_step", {"step": 5}))
     case.forks.wait_for_stop(first)
@@ -43,6 +45,7 @@ def test_second_writer_is_refused_with_exit_2_and_changes_nothing(case: Case) ->
     case.require_equal_end()
 
 
+@pytest.mark.reliability("R8")
 def test_lock_of_a_killed_writer_is_taken_over_with_a_notice(stopped_case: Case) -> None:
     assert (stopped_case.run / "lock").read_text()
     assert stopped_case.resume() == 0, stopped_case.forks.output
@@ -51,6 +54,7 @@ def test_lock_of_a_killed_writer_is_taken_over_with_a_notice(stopped_case: Case)
     stopped_case.require_equal_end()
 
 
+@pytest.mark.reliability("R8")
 def test_training_into_a_used_folder_is_exit_2(case: Case) -> None:
     assert case.train() == 0
     before = fingerprint(case.run)
@@ -59,6 +63,7 @@ def test_training_into_a_used_folder_is_exit_2(case: Case) -> None:
     assert fingerprint(case.run) == before
 
 
+@pytest.mark.reliability("R7")
 @pytest.mark.parametrize("limit", [20_000, 50_000], ids=["half the model", "half the optimizer"])
 def test_disk_full_is_exit_6_and_the_last_checkpoint_stays(case: Case, limit: int) -> None:
     """By a limit on the size of files, which needs no privileges and fails in the middle of a write."""
@@ -86,6 +91,7 @@ def small_disk(scratch: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.reliability("R7")
 def test_a_file_system_that_is_full_then_read_only_then_large_enough(case: Case, small_disk: Path) -> None:
     case = Case(case.forks, case.recipe, case.undisturbed, small_disk / "run")
     assert case.train() == 6

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from real_runs import Case, Forks, wait_until
 from tiny_run import journal_lines
 
@@ -22,6 +23,7 @@ def operations(case: Case, scratch: Path) -> list[str]:
     return note.read_text().splitlines()
 
 
+@pytest.mark.reliability("R1")
 def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -> None:
     listed = operations(case, scratch)
     text = "\n".join(listed)
@@ -48,6 +50,7 @@ def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -
         assert not (one.run / "quarantine").exists(), "an interrupted save was taken for a checkpoint"
 
 
+@pytest.mark.reliability("R1")
 def test_killed_from_outside_while_a_save_is_in_progress(case: Case, scratch: Path) -> None:
     for delay in (0.0, 0.002, 0.005, 0.01):
         one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{delay}")
@@ -63,6 +66,7 @@ def test_killed_from_outside_while_a_save_is_in_progress(case: Case, scratch: Pa
         one.require_equal_end()
 
 
+@pytest.mark.reliability("R1")
 def test_killed_before_the_first_checkpoint_starts_over(case: Case) -> None:
     fault = ("at_file_operation", {"run": str(case.run), "step": 3, "number": 0, "signals": [signal.SIGKILL]})
     assert case.train(fault) == -signal.SIGKILL
@@ -70,6 +74,7 @@ def test_killed_before_the_first_checkpoint_starts_over(case: Case) -> None:
     case.require_equal_end()
 
 
+@pytest.mark.reliability("R12")
 def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: Path) -> None:
     """Resumed after every death, it ends as the undisturbed run does, with each step once in its journal."""
     arguments = ("train", recipe, "train.steps=60", "train.save_every=5", "train.eval_every=20")

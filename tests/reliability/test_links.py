@@ -19,6 +19,7 @@ def victim(scratch: Path) -> Path:
     return path
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("name", ["lock", "journal.jsonl"])
 def test_a_file_of_a_run_that_is_a_link_stops_it(stopped_case: Case, victim: Path, name: str) -> None:
     (stopped_case.run / name).unlink()
@@ -28,6 +29,7 @@ def test_a_file_of_a_run_that_is_a_link_stops_it(stopped_case: Case, victim: Pat
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("name", ["checkpoints", "quarantine", "final", "tensorboard"])
 def test_a_folder_of_a_run_that_is_a_link_stops_it(stopped_case: Case, scratch: Path, name: str) -> None:
     elsewhere = scratch / "elsewhere"
@@ -50,6 +52,7 @@ def test_a_temporary_name_that_is_a_link_is_not_written_through(scratch: Path, v
     assert not (scratch / "eval-final-valid.json").is_symlink()
 
 
+@pytest.mark.reliability("R9")
 def test_a_lock_is_not_taken_through_a_link(scratch: Path, victim: Path) -> None:
     (scratch / "lock").symlink_to(victim)
     with pytest.raises(DiskError, match="symbolic link"), lock(scratch / "lock"):

@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from real_runs import Case
 from tiny_run import weights_hash
 
@@ -34,6 +35,7 @@ def moments_of_the_end(case: Case, note: Path) -> list[int]:
     return ends
 
 
+@pytest.mark.reliability("R1")
 def test_killed_while_it_trains_longer(case: Case, scratch: Path) -> None:
     whole, code = extended(case, "whole")
     assert code == 0, whole.forks.output

@@ -24,6 +24,7 @@ def reseal(folder: Path, change: Callable[[dict], object]) -> None:
     (folder / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": _self_hash(manifest)}))
 
 
+@pytest.mark.reliability("R3")
 @pytest.mark.parametrize("kept", ["best.json", "journal.jsonl"])
 def test_deleted_checkpoints_are_no_fresh_start(stopped_case: Case, kept: str) -> None:
     shutil.rmtree(stopped_case.run / "checkpoints")
@@ -86,6 +87,7 @@ STRANGE_LINES = [
 ]
 
 
+@pytest.mark.reliability("R18")
 @pytest.mark.parametrize("line", STRANGE_LINES, ids=lambda line: line[:40])
 def test_a_journal_line_of_another_shape_is_noted_and_passed_over(stopped_case: Case, line: str) -> None:
     journal = stopped_case.run / "journal.jsonl"
@@ -97,6 +99,7 @@ def test_a_journal_line_of_another_shape_is_noted_and_passed_over(stopped_case: 
     assert journal_lines(stopped_case.run, "unreadable")[0]["line"] == 1
 
 
+@pytest.mark.reliability("R3")
 @pytest.mark.parametrize("field", ["step", "files", "size", "sha256"])
 def test_a_resealed_manifest_without_its_fields_is_a_broken_checkpoint(stopped_case: Case, field: str) -> None:
     def change(manifest: dict) -> None:

@@ -40,6 +40,7 @@ def test_a_sound_folder_is_read(case: Case, model: Path, command: str) -> None:
     assert run(case, command, model) == 0, case.forks.output
 
 
+@pytest.mark.reliability("R2")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_manifest_beside_the_weights_counts_wherever_they_are_read_from(case: Case, command: str) -> None:
     final = case.run / "final"
@@ -51,6 +52,7 @@ def test_the_manifest_beside_the_weights_counts_wherever_they_are_read_from(case
     assert "the content of model.safetensors differs" in case.forks.output
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tensors_under_other_names_are_not_replaced_by_random_ones(case: Case, model: Path, command: str) -> None:
     file = model / "model.safetensors"
@@ -61,6 +63,7 @@ def test_tensors_under_other_names_are_not_replaced_by_random_ones(case: Case, m
     assert "x.model.embed_tokens.weight" in case.forks.output
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tensors_of_another_shape_are_refused(case: Case, model: Path, command: str) -> None:
     file = model / "model.safetensors"
@@ -71,6 +74,7 @@ def test_tensors_of_another_shape_are_refused(case: Case, model: Path, command: 
     assert "Traceback" not in case.forks.output
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_only_safetensors_are_read(case: Case, model: Path, command: str) -> None:
     torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
@@ -90,12 +94,14 @@ def trap(case: Case, model: Path) -> Path:
     return trap
 
 
+@pytest.mark.reliability("R9")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_code_of_a_tokenizer_is_not_run(case: Case, model: Path, trap: Path, command: str) -> None:
     assert run(case, command, model) in (0, 5), case.forks.output
     assert not trap.exists()
 
 
+@pytest.mark.reliability("R9")
 def test_nor_is_it_by_whoever_prepares_data_with_it(case: Case, model: Path, trap: Path) -> None:
     text = case.run.parent / "text.txt"
     text.write_text("norm diag linear softmax\n" * 100)

@@ -44,6 +44,7 @@ def test_processes_that_share_sequences_give_the_loss_curve_of_one(case: Case, c
         assert case.forks.run("eval", case.run, *how) == 0, case.forks.output  # in one process, which shares with none
 
 
+@pytest.mark.reliability("R11")
 @only_causal
 def test_a_run_is_handed_from_two_to_one_and_from_one_to_two(case: Case) -> None:
     ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, SHARED, fault=("stop_at_step", {"step": 3}))
@@ -68,6 +69,7 @@ def test_a_run_is_handed_from_two_to_one_and_from_one_to_two(case: Case) -> None
     case.require_same_curve()
 
 
+@pytest.mark.reliability("R11")
 @only_causal
 def test_a_killed_process_ends_those_that_wait_for_it(case: Case) -> None:
     ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, SHARED, fault=("stop_at_step", {"step": 5}))

@@ -13,6 +13,7 @@ from real_runs import Case
 from tiny_run import journal_lines, losses
 
 
+@pytest.mark.reliability("R5")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
     pid = case.forks.start("train", case.recipe, "--out", case.run, fault=("stop_at_step", {"step": 5}))
@@ -27,6 +28,7 @@ def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
     assert journal_lines(case.run, "resumed")[0]["step"] == 5
 
 
+@pytest.mark.reliability("R5")
 @pytest.mark.parametrize("number", [0, 10, 27])
 def test_signal_during_a_save_is_answered_after_it(case: Case, number: int) -> None:
     fault = ("at_file_operation", {"run": str(case.run), "step": 6, "number": number, "signals": [signal.SIGTERM]})
@@ -36,6 +38,7 @@ def test_signal_during_a_save_is_answered_after_it(case: Case, number: int) -> N
     case.require_equal_end()
 
 
+@pytest.mark.reliability("R5")
 @pytest.mark.parametrize("number", [5, 20, 27])
 def test_two_signals_end_the_process_at_once(case: Case, number: int) -> None:
     twice = [signal.SIGTERM, signal.SIGTERM]
@@ -53,6 +56,7 @@ runpy.run_module("transnormer", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.reliability("R5")
 def test_the_command_itself_from_a_fresh_interpreter(case: Case) -> None:
     """The whole way once without the fork server: python -m transnormer, SIGTERM, 75, resume, 0."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
@@ -74,6 +78,7 @@ def test_the_command_itself_from_a_fresh_interpreter(case: Case) -> None:
     assert "is finished after 12 steps" in case.forks.output
 
 
+@pytest.mark.reliability("R5")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["build_task", "load_file"])
 def test_signal_before_the_first_step_of_a_resumed_run(stopped_case: Case, number: signal.Signals, moment: str) -> None:

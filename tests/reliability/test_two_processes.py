@@ -37,6 +37,7 @@ def start_and_stop(case: Case, *arguments: str | Path, step: int) -> list[int]:
     return ranks
 
 
+@pytest.mark.reliability("R11")
 def test_two_processes_give_the_loss_curve_of_one(case: Case) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     arguments = ["-m", "transnormer", "train", str(case.recipe), "--out", str(case.run)]
@@ -49,6 +50,7 @@ def test_two_processes_give_the_loss_curve_of_one(case: Case) -> None:
     case.require_same_curve()
 
 
+@pytest.mark.reliability("R11")
 def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> None:
     ranks = start_and_stop(case, "train", case.recipe, "--out", case.run, step=3)
     os.kill(ranks[1], signal.SIGTERM)  # a signal to any rank stops all of them after the same step
@@ -70,6 +72,7 @@ def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> N
     assert journal_lines(case.run, "resumed")[0]["step"] == stopped_after
 
 
+@pytest.mark.reliability("R11")
 def test_an_error_on_the_main_process_ends_all(case: Case) -> None:
     assert case.train() == 0
     ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run)

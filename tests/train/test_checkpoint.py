@@ -66,6 +66,7 @@ def test_every_flipped_bit_is_detected(checkpoints: Path) -> None:
     checkpoint.verify(folder)
 
 
+@pytest.mark.reliability("R3")
 @pytest.mark.parametrize("name", [*FILES, checkpoint.MANIFEST])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_truncated_file_is_named(checkpoints: Path, name: str, share: float) -> None:
@@ -76,6 +77,7 @@ def test_truncated_file_is_named(checkpoints: Path, name: str, share: float) -> 
         checkpoint.verify(folder)
 
 
+@pytest.mark.reliability("R3")
 @pytest.mark.parametrize("name", [*FILES, checkpoint.MANIFEST])
 def test_missing_replaced_and_linked_files_are_named(checkpoints: Path, tmp_path: Path, name: str) -> None:
     folder = make(checkpoints, 1)
@@ -93,6 +95,7 @@ def test_missing_replaced_and_linked_files_are_named(checkpoints: Path, tmp_path
         checkpoint.verify(folder)
 
 
+@pytest.mark.reliability("R3")
 def test_extra_file_and_linked_folder_are_named(checkpoints: Path, tmp_path: Path) -> None:
     folder = make(checkpoints, 1)
     (folder / "pytorch_model.bin").write_bytes(b"x")
@@ -104,6 +107,7 @@ def test_extra_file_and_linked_folder_are_named(checkpoints: Path, tmp_path: Pat
         checkpoint.verify(folder)
 
 
+@pytest.mark.reliability("R9")
 def test_a_manifest_that_points_outside_reads_nothing_there(checkpoints: Path, tmp_path: Path) -> None:
     folder = make(checkpoints, 1)
     (tmp_path / "secret").write_text("secret")
@@ -151,6 +155,7 @@ def test_a_copy_under_another_step_is_broken(checkpoints: Path, newest_valid) ->
         newest_valid()
 
 
+@pytest.mark.reliability("R14")
 def test_a_newer_format_is_refused_and_stays_where_it_is(checkpoints: Path, newest_valid, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint, "SCHEMA_VERSION", 2)
     folder = make(checkpoints, 1)

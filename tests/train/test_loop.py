@@ -40,6 +40,7 @@ def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path)
     checkpoint.verify(undisturbed / "final")
 
 
+@pytest.mark.reliability("R18")
 def test_the_journal_is_truthful(undisturbed: Path) -> None:
     lines = journal_lines(undisturbed, "train")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
@@ -51,6 +52,7 @@ def test_the_journal_is_truthful(undisturbed: Path) -> None:
     assert [line["step"] for line in journal_lines(undisturbed, "eval")] == [6, 12]
 
 
+@pytest.mark.reliability("R18")
 def test_best_is_the_best_of_the_journal(undisturbed: Path) -> None:
     best = json.loads((undisturbed / "best.json").read_text())
     scores = {step: metrics["perplexity"] for step, metrics in evaluations(undisturbed)}
@@ -90,6 +92,7 @@ def test_the_best_checkpoint_survives_pruning_and_others_do_not(store: Path, tmp
     assert evaluate_run(tmp_path / "run", checkpoint="best")["step"] == 2
 
 
+@pytest.mark.reliability("R4")
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
 def test_resume_after_any_step_is_bit_exact(
     step: int, store: Path, undisturbed: Path, tmp_path: Path, monkeypatch
@@ -109,6 +112,7 @@ def test_resume_after_any_step_is_bit_exact(
     assert evaluations(tmp_path / "run") == evaluations(undisturbed)
 
 
+@pytest.mark.reliability("R4")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -130,6 +134,7 @@ def test_resume_is_bit_exact_for_other_runs(changes, store: Path, tmp_path: Path
     assert weights_hash(tmp_path / "run") == weights_hash(tmp_path / "whole")
 
 
+@pytest.mark.reliability("R18")
 def test_interrupted_run_counts_time_and_tokens_once(store: Path, tmp_path: Path, monkeypatch) -> None:
     for step in (4, 7):
         stop_at(monkeypatch, step)
@@ -149,6 +154,7 @@ def test_interrupted_run_counts_time_and_tokens_once(store: Path, tmp_path: Path
         assert line["tokens_per_second"] == pytest.approx(128 / (after - before))
 
 
+@pytest.mark.reliability("R5")
 def test_signal_during_an_evaluation_defers_it_to_the_resumed_run(store, undisturbed, tmp_path, monkeypatch) -> None:
     evaluate = Evaluation.sums
 

@@ -18,6 +18,7 @@ from transnormer.tasks.lra import LongRangeArena
 from transnormer.train.loop import evaluate_run, resume, train
 
 
+@pytest.mark.reliability("R4")
 @pytest.mark.parametrize("task", SOURCES)
 def test_each_task_trains_resumes_bit_for_bit_and_is_tested(lra_store, task: str, tmp_path: Path, monkeypatch) -> None:
     config = lra_config(task, lra_store(task))

@@ -36,6 +36,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, position: int, times: int) -> None:
     monkeypatch.setattr(CausalLM, "loss_sum", poisoned)
 
 
+@pytest.mark.reliability("R6")
 @pytest.mark.parametrize("position", [0, 28])
 def test_non_finite_loss_stops_before_the_update(position: int, store, undisturbed, tmp_path, monkeypatch) -> None:
     poison(monkeypatch, position, times=1)
@@ -58,6 +59,7 @@ def test_non_finite_loss_stops_before_the_update(position: int, store, undisturb
     assert journal_lines(tmp_path / "run", "nonfinite") == [event]
 
 
+@pytest.mark.reliability("R6")
 def test_skip_leaves_out_the_update_and_gives_up_at_its_limit(store, undisturbed, tmp_path, monkeypatch) -> None:
     config = tiny_config(store, train__nonfinite="skip", train__nonfinite_limit=2)
     poison(monkeypatch, 17, times=1)
@@ -76,6 +78,7 @@ def test_skip_leaves_out_the_update_and_gives_up_at_its_limit(store, undisturbed
     assert actions == ["skip", "skip", "stop"]
 
 
+@pytest.mark.reliability("R6")
 @pytest.mark.parametrize("position", [2, 17])
 def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, monkeypatch) -> None:
     """The batch of step 1 is met before any checkpoint, that of step 5 after the one of step 3."""
@@ -108,6 +111,7 @@ def corrupt_state_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(TrainingStep, "advance", corrupted)
 
 
+@pytest.mark.reliability("R6")
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undisturbed, tmp_path, monkeypatch) -> None:
     corrupt_state_once(monkeypatch, 6)
@@ -121,6 +125,7 @@ def test_non_finite_state_never_reaches_a_checkpoint(policy: str, store, undistu
         assert weights_hash(tmp_path / "run") == weights_hash(undisturbed)
 
 
+@pytest.mark.reliability("R6")
 def test_a_signal_does_not_save_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
     corrupt_state_once(monkeypatch, 5)
     stop_at(monkeypatch, 5)
@@ -130,6 +135,7 @@ def test_a_signal_does_not_save_non_finite_state(store: Path, tmp_path: Path, mo
     assert [path.name for path in kept] == ["step-00000003"]
 
 
+@pytest.mark.reliability("R6")
 def test_rewind_recovers_from_non_finite_state(store: Path, tmp_path: Path, monkeypatch) -> None:
     corrupt_state_once(monkeypatch, 6)
     result = train(tiny_config(store, train__nonfinite="rewind"), tmp_path / "run", show=False)

@@ -31,12 +31,14 @@ def run(lra_store, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.reliability("R14")
 def test_its_keys_are_read_under_their_new_names(run: Path) -> None:
     config = RunFolder(run).read_config()
     assert (config.lra.protocol, config.lra.valid_examples, config.lra.limit_examples) == ("lra_compat", 4, None)
     assert (config.train.execution, config.data.eval_windows) == ("eager", None)
 
 
+@pytest.mark.reliability("R14")
 def test_it_resumes_where_it_stopped(run: Path) -> None:
     result = resume(run, show=False)
     assert losses(run) == [(int(step), pytest.approx(loss, rel=1e-4)) for step, loss in EXPECTED["losses"].items()]
@@ -45,6 +47,7 @@ def test_it_resumes_where_it_stopped(run: Path) -> None:
     assert evaluate_run(run, "valid", "final")["metrics"] == pytest.approx(result["metrics"], rel=1e-5)
 
 
+@pytest.mark.reliability("R14")
 def test_a_changed_key_is_named_as_it_is_called_now(run: Path) -> None:
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("protocol: lra_compat", "protocol: skyformer"))
@@ -52,6 +55,7 @@ def test_a_changed_key_is_named_as_it_is_called_now(run: Path) -> None:
         resume(run, show=False)
 
 
+@pytest.mark.reliability("R14")
 def test_its_checkpoint_is_a_model_with_the_same_logits() -> None:
     model = AutoModelForSequenceClassification.from_pretrained(OLD / "checkpoints" / "step-00000004").eval()
     with torch.no_grad():
