@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ def operations(case: Case, scratch: Path) -> list[str]:
 
 
 @pytest.mark.reliability("R1")
-def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -> None:
+def test_killed_before_any_file_operation_of_a_save(
+    case: Case, scratch: Path, at_full_figures: bool, count_cases: Callable[[int], None]
+) -> None:
     listed = operations(case, scratch)
     text = "\n".join(listed)
     for word in ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json", "best.json", "os.remove"):
@@ -32,6 +35,8 @@ def test_killed_before_any_file_operation_of_a_save(case: Case, scratch: Path) -
     # Nothing on the disk changes before a file is opened for reading: those moments equal the ones that follow.
     moments = [number for number, operation in enumerate(listed) if "open" not in operation or operation.endswith(" w")]
     assert len(moments) >= 20
+    moments = list(range(len(listed))) if at_full_figures else moments
+    count_cases(len(moments))
     for number in moments:
         one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{number}")
         fault = (
@@ -75,9 +80,18 @@ def test_killed_before_the_first_checkpoint_starts_over(case: Case) -> None:
 
 
 @pytest.mark.reliability("R12")
-def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: Path) -> None:
+def test_a_run_survives_a_storm_of_signals(
+    forks: Forks, recipe: Path, scratch: Path, sized: Callable[[int, int], int]
+) -> None:
     """Resumed after every death, it ends as the undisturbed run does, with each step once in its journal."""
-    arguments = ("train", recipe, "train.steps=60", "train.save_every=5", "train.eval_every=20")
+    most = sized(10, 30)
+    arguments = (
+        "train",
+        recipe,
+        f"train.steps={60 if most == 10 else 300}",
+        "train.save_every=5",
+        "train.eval_every=20",
+    )
     calm = Case(forks, recipe, scratch / "calm", scratch / "storm")
     assert forks.run(*arguments, "--out", calm.undisturbed) == 0
     generator, journal = random.Random(1), calm.run / "journal.jsonl"
@@ -91,7 +105,7 @@ def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: 
     pid = forks.start(*arguments, "--out", calm.run, fault=fault)
     deaths = 0
     while True:
-        if deaths < 10:
+        if deaths < most:
             wait_until((calm.run / "config.yaml").is_file)
             some = written() + generator.randint(1, 8)
             wait_until(lambda some=some: written() >= some or held.exists() or (calm.run / "result.json").is_file())
@@ -103,6 +117,6 @@ def test_a_run_survives_a_storm_of_signals(forks: Forks, recipe: Path, scratch: 
         assert code in (-signal.SIGKILL, 75, -signal.SIGTERM, 130), forks.output
         deaths += 1
         held.unlink(missing_ok=True)
-        pid = forks.start("resume", calm.run, fault=fault if deaths < 10 else None)
-    assert deaths >= 5
+        pid = forks.start("resume", calm.run, fault=fault if deaths < most else None)
+    assert deaths >= most // 2
     calm.require_equal_end()

@@ -73,7 +73,7 @@ PROMISES = (
     Promise(
         "R6",
         "NaN and infinity",
-        "A loss, gradient, input or state that is not finite never reaches a checkpoint; stop, skip or rewind as asked.",
+        "A loss, gradient, input or state that is not finite never reaches a checkpoint: stop, skip or rewind.",
         12,
         "loss, gradient, input and state; stop, skip, rewind",
         "A wrong number that is finite is not noticed.",
@@ -242,9 +242,8 @@ def details(results: Path) -> str:
     for promise in PROMISES:
         files = sorted({test.partition("::")[0] for test in record["promises"].get(promise.id, {}).get("tests", [])})
         shown = ", ".join(f"`{file}`" for file in files) or "none in the record"
-        parts.append(
-            f"**{promise.id}, {promise.name}.** {promise.promise} *Shown by* {shown}. *Not promised:* {promise.limits}\n"
-        )
+        limits = f"*Not promised:* {promise.limits}"
+        parts.append(f"**{promise.id}, {promise.name}.** {promise.promise} *Shown by* {shown}. {limits}\n")
     return "\n".join(parts)
 
 
