@@ -18,7 +18,7 @@ from tiny_run import journal_lines, losses
 
 from transnormer.config.load import dump_config
 from transnormer.data.lra.prepare import prepare
-from transnormer.experiments import budget, job, runner
+from transnormer.experiments import budget, executor, job, runner
 from transnormer.experiments.experiment import Selection, plan
 from transnormer.experiments.job import Job
 from transnormer.experiments.paper.lra import LongRangeArena
@@ -381,8 +381,8 @@ def test_devices(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = ["t1", "t2", "vanilla", "flash"]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     jobs = planned(case, methods)
-    assert runner.device_of(jobs) == "cuda"
+    assert executor.device_of(jobs) == "cuda"
     assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 2
     jobs = planned(case, methods, "train.device=cpu")
-    assert runner.device_of(jobs) == "cpu"
+    assert executor.device_of(jobs) == "cpu"
     assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 1

@@ -16,8 +16,8 @@ from reproduce_case import ReproduceCase
 
 from transnormer.config.load import load_config
 from transnormer.environment import hardware
+from transnormer.experiments import executor, worker_pool
 from transnormer.experiments import job as jobs
-from transnormer.experiments import runner, worker_pool
 from transnormer.experiments.job import Job
 from transnormer.experiments.worker_pool import WorkerPool
 
@@ -134,8 +134,8 @@ def test_jobs_on_a_gpu_get_what_they_need_to_share_it(
         yield {"EXTRA": "shared"}
         happened.append("ended")
 
-    monkeypatch.setattr(runner, "shared_gpu", shared)
-    monkeypatch.setattr(runner, "device_of", lambda _: "cuda")
+    monkeypatch.setattr(executor, "shared_gpu", shared)
+    monkeypatch.setattr(executor, "device_of", lambda _: "cuda")
     monkeypatch.setenv("ENDS", "0")
     assert case.run("--jobs", "1") == 1
     assert happened == []
@@ -147,4 +147,4 @@ def test_jobs_on_a_gpu_get_what_they_need_to_share_it(
 
 
 def test_the_names_of_the_hardware_are_those_that_records_have() -> None:
-    assert runner._hardware("cuda") == hardware()
+    assert executor._hardware("cuda") == hardware()

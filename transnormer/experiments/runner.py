@@ -1,4 +1,4 @@
-"""The jobs of an experiment, several at once on this machine, their records, and the page that shows them.
+"""The jobs of an experiment, several at once, their records, and the page that shows them.
 
 A runner can be stopped and started again at any time: what is finished is skipped, what has a checkpoint is resumed,
 and what was made with other settings is an error before anything starts.
@@ -6,44 +6,33 @@ and what was made with other settings is an error before anything starts.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from transnormer.config.schema import TrainSection
 from transnormer.data.open_store import Store
-from transnormer.environment import hardware
 from transnormer.errors import ConfigError, DataError, JobsFailed, Preempted, RunInUseError, TransNormerError
 from transnormer.experiments.budget import Budget, Speeds
 from transnormer.experiments.display import JobDisplay, JobStatus, State
+from transnormer.experiments.executor import Executor, LocalExecutor
 from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.faults import Faults
 from transnormer.experiments.job import Job
-from transnormer.experiments.mps import shared_gpu
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.recording import check_record, record_of
 from transnormer.experiments.scheduler import Scheduler
-from transnormer.experiments.worker_pool import Worker, WorkerPool
+from transnormer.experiments.worker_pool import Worker
 from transnormer.files import disk_errors, write_text
 from transnormer.signals import Terminated
-from transnormer.step.execution import choose_execution
 from transnormer.tasks.registry import build_task, find_data
-from transnormer.train.ranks import Ranks
-from transnormer.train.recorder import require_tensorboard
 from transnormer.train.run_folder import RunFolder
 
-# One compiles or evaluates while the other trains. More gain little: the kernels of one job alone keep an H200 busy
-# for nine tenths of its step (T2, ListOps), and several jobs take the cache from each other.
-JOBS_AT_ONCE = {"cpu": 1, "cuda": 2}
 _PATIENCE = 60.0  # seconds that processes of a killed runner may take to save
 
 
@@ -60,12 +49,13 @@ class Runner:
     results: Path
     workers: int | None = None
     budget_minutes: float | None = None
+    executor: Executor = field(default_factory=LocalExecutor)
 
     def __post_init__(self) -> None:
         began = time.monotonic()
         self._check_options()
         self.jobs = list({job.identity: job for job in reversed(self.jobs)}.values())[::-1]
-        self.device = device_of(self.jobs)
+        self.device = self.executor.device_of(self.jobs)
         self.found = found = read_records(self.results)
         if conflict := self.experiment.conflict(found, self.jobs):
             raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
@@ -78,11 +68,11 @@ class Runner:
         self._check_what_is_to_run(faults)
         self._check_neighbours(faults)
         faults.raise_if_any(len(self.jobs))
-        self.at_once = max(1, min(self.workers or JOBS_AT_ONCE[self.device], len(self.todo)))
+        self.at_once = max(1, min(self.executor.places(self.device, self.workers), len(self.todo)))
         self.budget: Budget | None = None
         if self.budget_minutes is not None:
             guesses = self.experiment.guesses.get(self.device, {})
-            speeds = Speeds(found, self.device, _hardware(self.device), self.at_once, guesses)
+            speeds = Speeds(found, self.device, self.executor.hardware(self.device), self.at_once, guesses)
             self.budget = Budget(speeds, began + 60 * self.budget_minutes)
 
     def run(self, display: JobDisplay) -> None:
@@ -100,7 +90,7 @@ class Runner:
             self._prepare(starts, display.say)
             self._record_what_is_finished()
             self._write_page()
-            pool = WorkerPool(self.at_once, self._shared_gpu(stack, display.say))
+            pool = stack.enter_context(self.executor.pool(self.device, self.at_once, self.runs, display.say))
             found = [(job, None if job in self.todo else self.records.get(job.identity)) for job in self.jobs]
             statuses = [JobStatus(job, State.finished if record else State.waiting, record) for job, record in found]
             scheduler = Scheduler(statuses, pool, display, self._on_finished, self.budget)
@@ -162,7 +152,7 @@ class Runner:
         """What all jobs ask of this machine, and of the data that are still to be made."""
         if self.todo:
             with faults.of(job.name for job in self.todo):
-                _check_machine(self.todo[0].config.train, self.device)
+                self.executor.check(self.todo[0].config.train, self.device)
         for jobs in _by_data(job for job in self.todo if not job.has_store).values():
             with faults.of(job.name for job in jobs):
                 find_data(jobs[0].config)
@@ -267,12 +257,6 @@ class Runner:
             self.budget.speeds.learn(record)
         return record
 
-    def _shared_gpu(self, stack: ExitStack, say: Callable[[str], None]) -> dict[str, str]:
-        """The environment of the jobs: on a GPU, several processes need a service to run at the same time."""
-        if self.device != "cuda" or self.at_once == 1:
-            return {}
-        return stack.enter_context(shared_gpu(self.runs / ".mps", say))
-
     def _conclude(self, scheduler: Scheduler, say: Callable[[str], None]) -> None:
         """Say what there is and what is left; a signal or a failed job decides the exit code."""
         failed, left = scheduler.those(State.failed), scheduler.those(State.waiting, State.stopped)
@@ -291,14 +275,6 @@ class Runner:
                 + (f"; not run, for they begin with their weights: {_names(blocked)}" if blocked else ""),
                 hint=f"their logs are {self.runs}/*.log; the same command tries them again",
             )
-
-
-def device_of(jobs: Sequence[Job]) -> str:
-    """Where the jobs will run; they all have the same settings."""
-    wanted = jobs[0].config.train.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _of_jobs(records: Sequence[Record], jobs: Sequence[Job]) -> dict[str, Record]:
@@ -320,14 +296,6 @@ def _open_stores(jobs: Sequence[Job], faults: Faults) -> dict[str, Store]:
     return stores
 
 
-def _check_machine(train: TrainSection, device: str) -> None:
-    """Raise what a run would about this machine; on a GPU, asking would keep a place on it for good."""
-    if train.tensorboard:
-        require_tensorboard()
-    if device == "cpu":
-        choose_execution(train, (ranks := Ranks(train)).device, ranks.world_size)
-
-
 def _check_data(job: Job, store: Store) -> None:
     """Refuse to record a finished run as one of a store that it did not see."""
     try:
@@ -341,14 +309,6 @@ def _check_data(job: Job, store: Store) -> None:
 def _shortened(commit: str) -> str:
     """Seven digits of a commit, and that there were changes which it does not have."""
     return commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
-
-
-def _hardware(device: str) -> dict[str, Any]:
-    """Names of the processor and the GPUs; asking torch for the latter would keep a place on the GPU for good."""
-    if device == "cpu":
-        return hardware()
-    ask = "import json; from transnormer.environment import hardware; print(json.dumps(hardware()))"
-    return json.loads(subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout)
 
 
 def _wait_for_writers(jobs: Sequence[Job], say: Callable[[str], None]) -> None:

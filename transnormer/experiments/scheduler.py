@@ -110,6 +110,7 @@ class Scheduler:
         status = next(status for status in self.statuses if status.job is ended.job)
         status.running = None
         name, code = ended.job.name, ended.process.returncode
+        assert code is not None, "a worker that has ended"
         if code == 0:
             status.record, status.state = self.on_finished(ended), State.finished
             self.display.say(f"{name}: {status.record.score_in_words} after {ended.seconds / 60:.1f} min")

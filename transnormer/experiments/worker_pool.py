@@ -1,4 +1,4 @@
-"""Several jobs at once on one machine: each a process of its own, started, watched, and stopped so that it saves."""
+"""Several jobs at once: each a process of its own, here or elsewhere, started, watched, stopped so that it saves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Protocol
 
 from transnormer.experiments.job import Job
 
@@ -18,12 +20,35 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
+class Process(Protocol):
+    """What is asked of the process of a job, wherever it runs; subprocess.Popen is one."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None as far as is known; -n if signal n ended it."""
+
+    def poll(self) -> int | None:
+        """Look whether it has ended."""
+
+    def send_signal(self, sig: int) -> None:
+        """SIGTERM: it saves and ends; a second one ends it at once."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until it has ended; raises subprocess.TimeoutExpired if that takes longer."""
+
+    def kill(self) -> None:
+        """End it without a word."""
+
+
+Launch = Callable[[Job, Mapping[str, str]], Process]  # starts or resumes a job in an environment with these variables
+
+
 @dataclass
 class Worker:
     """The process of a job. `at_once` is the most jobs that ran beside it, itself counted."""
 
     job: Job
-    process: subprocess.Popen[bytes]
+    process: Process
     began: float
     first_step: int
     at_once: int = 1
@@ -60,11 +85,12 @@ class WorkerPool:
     it on: a run that hears of it twice would end without saving.
     """
 
-    def __init__(self, size: int, environment: dict[str, str]) -> None:
+    def __init__(self, size: int, environment: Mapping[str, str], launch: Launch | None = None) -> None:
         self.size = size
         self.running: list[Worker] = []
+        self._launch = launch or launch_here
         threads = str(max(1, (os.cpu_count() or 1) // size))
-        self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": threads}
+        self._environment = {"OMP_NUM_THREADS": threads, **environment}
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -87,16 +113,7 @@ class WorkerPool:
 
     def start(self, job: Job) -> None:
         """Start or resume a job; its output is appended to its log."""
-        with job.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                job.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-                preexec_fn=_end_with_parent if _LIBC else None,
-            )
+        process = self._launch(job, self._environment)
         self.running.append(Worker(job, process, time.monotonic(), job.saved_step()))
         for worker in self.running:
             worker.at_once = max(worker.at_once, len(self.running))
@@ -115,6 +132,20 @@ class WorkerPool:
         """SIGTERM to all: they save at the step boundary; a second one ends them at once."""
         for worker in self.running:
             worker.process.send_signal(signal.SIGTERM)
+
+
+def launch_here(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The process of a job on this machine."""
+    with job.log_file.open("ab") as log:
+        return subprocess.Popen(
+            job.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            preexec_fn=_end_with_parent if _LIBC else None,
+        )
 
 
 def _end_with_parent() -> None:
