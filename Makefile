@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint reliability gpu-test site-test oldest-test readme docs clean
+.PHONY: help demo test lint reliability gpu-test site-test oldest-test cluster-test readme docs clean
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -35,6 +35,11 @@ oldest-test:  ## the tests on the oldest torch that pyproject.toml allows (its w
 	.venv-oldest/bin/python -m pip install --quiet -c .venv-oldest/constraints.txt -e '.[test]'
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
 
+cluster-test:  ## grids on a real Ray cluster of two nodes on this machine, one of them killed half-way, in .venv-cluster/
+	$(PYTHON) -m venv .venv-cluster
+	.venv-cluster/bin/python -m pip install --quiet -c constraints.txt -e '.[test,ray]'
+	.venv-cluster/bin/python -m pytest -m cluster --durations=0
+
 readme: $(STAMP)  ## bring the tables of README.md, docs/ and results/ up to date with the records, and docs/cli.md
 	$(BIN)/python -m transnormer.report.pages
 	$(BIN)/typer transnormer.cli.app utils docs --name transnormer --output docs/cli.md
@@ -43,7 +48,7 @@ docs: $(STAMP)  ## build the documentation into site/, which opens from disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what was built
-	rm -rf .venv .venv-oldest demo site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-cluster demo site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transnormer needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'

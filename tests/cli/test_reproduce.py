@@ -71,6 +71,8 @@ def test_one_job_as_a_user_types_it(
         (["--setup", "author"], "--setup: unknown set-up 'author'", "did you mean 'authors'?"),
         (["--seeds", "forty-two"], "--seeds: 'forty-two' is not a number", "--seeds 42"),
         (["--jobs", "0"], "--jobs is 0", "--jobs 1"),
+        (["--runner", "rai"], "--runner: unknown 'rai'", "did you mean 'ray'?"),
+        (["--ray-address", "head:6379"], "--ray-address head:6379: jobs run on this machine", "add --runner ray"),
         (["--budget-minutes", "0"], "--budget-minutes is 0", "above 0"),
         (["--budget-minutes", "-5"], "--budget-minutes is -5", "above 0"),
         (["--budget-minutes", "nan"], "--budget-minutes is nan", "above 0"),

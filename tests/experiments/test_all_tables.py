@@ -11,6 +11,7 @@ from reproduce_case import ReproduceCase
 from transnormer.errors import ConfigError
 from transnormer.experiments import all_tables
 from transnormer.experiments.all_tables import plan_all
+from transnormer.experiments.executor import LocalExecutor
 from transnormer.experiments.experiment import Selection, selections_of_all
 from transnormer.experiments.paper import experiment
 from transnormer.experiments.paper.contents import experiments_of_the_paper
@@ -60,7 +61,7 @@ def test_each_has_an_equal_share_of_the_time_that_is_left(monkeypatch: pytest.Mo
 
     class Runner:
         def __init__(self, *arguments: object) -> None:
-            self.minutes = arguments[-1]
+            self.minutes = arguments[-2]
 
         def run(self, display: object) -> None:
             shares.append(self.minutes)
@@ -71,11 +72,11 @@ def test_each_has_an_equal_share_of_the_time_that_is_left(monkeypatch: pytest.Mo
     lm = experiment("lm")
     planned = [all_tables.Planned(lm, [], tmp_path, tmp_path)] * 3
     takes = [10.0, 2.0, 1.0]
-    all_tables.run_all(planned, None, 30.0, dry_run=False)
+    all_tables.run_all(planned, None, 30.0, LocalExecutor(), dry_run=False)
     assert shares == [10.0, 10.0, 18.0], "what the second did not need goes to the third"
     shares.clear()
     takes = [40.0]
-    all_tables.run_all(planned, None, 30.0, dry_run=False)
+    all_tables.run_all(planned, None, 30.0, LocalExecutor(), dry_run=False)
     assert shares == [10.0], "no time is left for the others"
 
 

@@ -147,4 +147,4 @@ def test_jobs_on_a_gpu_get_what_they_need_to_share_it(
 
 
 def test_the_names_of_the_hardware_are_those_that_records_have() -> None:
-    assert executor._hardware("cuda") == hardware()
+    assert executor.hardware_of("cuda") == hardware()

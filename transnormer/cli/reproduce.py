@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transnormer.cli.console import load_torch
 from transnormer.cli.lists import choose_names, parse_seeds
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from transnormer.experiments.executor import Executor
+
+RUNNERS = ("local", "ray")
 
 
 def reproduce(
@@ -71,7 +77,20 @@ def reproduce(
         Path | None,
         typer.Option(help="Where the records and the table go.", show_default="results/TABLE, or results/TABLE-SETUP"),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Jobs at once.", show_default="2 on a GPU, 1 on the CPU")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Jobs at once; with --runner ray, on each GPU, or without GPUs on each node.",
+            show_default="2 on a GPU, 1 on the CPU",
+        ),
+    ] = None,
+    runner: Annotated[
+        str, typer.Option(help="local: processes of this machine. ray: tasks on the nodes of a Ray cluster.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of the head of the Ray cluster.", show_default="that in RAY_ADDRESS"),
+    ] = None,
     budget_minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; says first what fits. The rest is left for next time.")
     ] = None,
@@ -97,12 +116,14 @@ def reproduce(
 
     Example: transnormer reproduce ablations --table scaling --setup tiny
 
+    Example: transnormer reproduce lra --data stores --runner ray --ray-address 10.0.0.1:6379
+
     Example: transnormer reproduce all --setup enwiki --data stores --budget-minutes 600
     """
     if name == "figures":
         from transnormer.cli.reproduce_figures import reproduce_figures
 
-        if overrides or methods or tasks or setup or data or jobs or budget_minutes or dry_run:
+        if overrides or methods or tasks or setup or data or jobs or budget_minutes or dry_run or runner != "local":
             raise ConfigError("figures are drawn from records", "give --results and --runs alone")
         reproduce_figures(results or Path("results"), runs)
         return
@@ -112,6 +133,7 @@ def reproduce(
     from transnormer.experiments.paper.contents import ALL, experiments_of_the_paper, find
 
     check_overrides(map(bare, overrides or []))
+    _check_runner(runner, ray_address)
     if name == ALL:
         for option, text in {"--table": table, "--methods": methods, "--tasks": tasks}.items():
             if text is not None:
@@ -122,7 +144,8 @@ def reproduce(
         from transnormer.experiments.all_tables import plan_all, run_all
 
         planned = plan_all(wanted, runs or Path("runs"), results or Path("results"))
-        run_all(planned, jobs, budget_minutes, dry_run=dry_run)
+        with _executor(runner, ray_address) as executor:
+            run_all(planned, jobs, budget_minutes, executor, dry_run=dry_run)
         return
     entry = find(name)
     if table and entry.table and table != entry.table:
@@ -143,4 +166,20 @@ def reproduce(
     from transnormer.experiments.display import JobDisplay
     from transnormer.experiments.stages import Stages
 
-    Stages(chosen, selection, runs, results, jobs, budget_minutes, rehearse=dry_run).run(JobDisplay())
+    with _executor(runner, ray_address) as executor:
+        Stages(chosen, selection, runs, results, jobs, budget_minutes, dry_run, executor).run(JobDisplay())
+
+
+def _check_runner(runner: str, ray_address: str | None) -> None:
+    if runner not in RUNNERS:
+        raise ConfigError(f"--runner: unknown '{runner}'", hint=did_you_mean(runner, RUNNERS))
+    if ray_address and runner != "ray":
+        raise ConfigError(f"--ray-address {ray_address}: jobs run on this machine", hint="add --runner ray")
+
+
+def _executor(runner: str, ray_address: str | None) -> AbstractContextManager[Executor]:
+    """Where the jobs run."""
+    from transnormer.experiments.executor import LocalExecutor
+    from transnormer.experiments.ray_cluster import connected
+
+    return connected(ray_address) if runner == "ray" else nullcontext(LocalExecutor())

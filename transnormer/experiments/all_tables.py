@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transnormer.errors import ConfigError, Preempted, TransNormerError
 from transnormer.experiments.display import JobDisplay
+from transnormer.experiments.executor import Executor
 from transnormer.experiments.experiment import Experiment, Selection, plan
 from transnormer.experiments.job import Job
 from transnormer.experiments.runner import Runner
@@ -23,9 +24,9 @@ class Planned:
     runs: Path
     results: Path
 
-    def runner(self, workers: int | None, minutes: float | None) -> Runner:
+    def runner(self, workers: int | None, minutes: float | None, executor: Executor) -> Runner:
         """What runs them; made anew for each use, since its time begins with it."""
-        return Runner(self.experiment, list(self.jobs), self.runs, self.results, workers, minutes)
+        return Runner(self.experiment, list(self.jobs), self.runs, self.results, workers, minutes, executor)
 
 
 def plan_all(wanted: Mapping[Experiment, Selection], runs: Path, results: Path) -> list[Planned]:
@@ -49,13 +50,15 @@ def plan_all(wanted: Mapping[Experiment, Selection], runs: Path, results: Path) 
     return planned
 
 
-def run_all(planned: Sequence[Planned], workers: int | None, minutes: float | None, *, dry_run: bool) -> None:
+def run_all(
+    planned: Sequence[Planned], workers: int | None, minutes: float | None, executor: Executor, *, dry_run: bool
+) -> None:
     """Each in turn with an equal share of the time that is left; what one does not need goes to the others.
 
     A failure does not keep the others from running; a signal does.
     """
     for each in planned:
-        each.runner(workers, minutes)  # raises what is wrong with any of them before the first starts
+        each.runner(workers, minutes, executor)  # raises what is wrong with any of them before the first starts
     began, failed = time.monotonic(), []
     for index, each in enumerate(planned):
         left = None if minutes is None else minutes - (time.monotonic() - began) / 60
@@ -65,7 +68,7 @@ def run_all(planned: Sequence[Planned], workers: int | None, minutes: float | No
             display.say(f"{each.experiment.name}: no time is left for it")
             continue
         display.say(f"{each.experiment.name}:")
-        runner = each.runner(workers, share)
+        runner = each.runner(workers, share, executor)
         if dry_run:
             runner.rehearse(display.say)
             continue

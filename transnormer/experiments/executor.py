@@ -49,9 +49,9 @@ class Executor(ABC):
 
     @abstractmethod
     def pool(
-        self, device: str, size: int, runs: Path, say: Callable[[str], None]
+        self, device: str, workers: int | None, size: int, runs: Path, say: Callable[[str], None]
     ) -> AbstractContextManager[WorkerPool]:
-        """What starts, watches and stops the jobs whose folders lie in `runs`, `size` at once."""
+        """What starts, watches and stops the jobs whose folders lie in `runs`, `size` at once of the places there."""
 
 
 class LocalExecutor(Executor):
@@ -64,16 +64,19 @@ class LocalExecutor(Executor):
         return workers or JOBS_AT_ONCE[device]
 
     def hardware(self, device: str) -> dict[str, Any]:
-        return _hardware(device)
+        return hardware_of(device)
 
     def check(self, train: TrainSection, device: str) -> None:
         check_machine(train, device)
 
     @contextmanager
-    def pool(self, device: str, size: int, runs: Path, say: Callable[[str], None]) -> Iterator[WorkerPool]:
+    def pool(
+        self, device: str, workers: int | None, size: int, runs: Path, say: Callable[[str], None]
+    ) -> Iterator[WorkerPool]:
         """On a GPU, several processes need a service to run at the same time."""
         alone = device != "cuda" or size == 1
-        with nullcontext({}) if alone else shared_gpu(runs / ".mps", say) as environment:
+        shared: AbstractContextManager[dict[str, str]] = nullcontext({}) if alone else shared_gpu(runs / ".mps", say)
+        with shared as environment:
             yield WorkerPool(size, environment)
 
 
@@ -93,7 +96,7 @@ def check_machine(train: TrainSection, device: str) -> None:
         choose_execution(train, (ranks := Ranks(train)).device, ranks.world_size)
 
 
-def _hardware(device: str) -> dict[str, Any]:
+def hardware_of(device: str) -> dict[str, Any]:
     """Names of the processor and the GPUs; asking torch for the latter would keep a place on the GPU for good."""
     if device == "cpu":
         return hardware()

@@ -90,7 +90,9 @@ class Runner:
             self._prepare(starts, display.say)
             self._record_what_is_finished()
             self._write_page()
-            pool = stack.enter_context(self.executor.pool(self.device, self.at_once, self.runs, display.say))
+            pool = stack.enter_context(
+                self.executor.pool(self.device, self.workers, self.at_once, self.runs, display.say)
+            )
             found = [(job, None if job in self.todo else self.records.get(job.identity)) for job in self.jobs]
             statuses = [JobStatus(job, State.finished if record else State.waiting, record) for job, record in found]
             scheduler = Scheduler(statuses, pool, display, self._on_finished, self.budget)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from transnormer.errors import ConfigError, JobsFailed
 from transnormer.experiments.display import JobDisplay
+from transnormer.experiments.executor import Executor, LocalExecutor
 from transnormer.experiments.experiment import Experiment, Selection, plan
 from transnormer.experiments.job import Choice, Job
 from transnormer.experiments.record import read_records
@@ -27,6 +28,7 @@ class Stages:
     workers: int | None = None
     budget_minutes: float | None = None
     rehearse: bool = False
+    executor: Executor = field(default_factory=LocalExecutor)
 
     def run(self, display: JobDisplay) -> None:
         """All of it, or as much as time allows; the same command goes on."""
@@ -75,7 +77,7 @@ class Stages:
         minutes: float | None,
         display: JobDisplay,
     ) -> None:
-        runner = Runner(experiment, jobs, runs, results, self.workers, minutes)
+        runner = Runner(experiment, jobs, runs, results, self.workers, minutes, self.executor)
         if self.rehearse:
             runner.rehearse(display.say)
         else:
