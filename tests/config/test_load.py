@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from any_settings import key_text, value_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transnormer.config.explain import value_of
-from transnormer.config.keys import all_keys, all_sections
 from transnormer.config.load import config_hash, dump_config, load_config, resolve
 from transnormer.config.recipe import SHIPPED, list_recipes, read_recipe
 from transnormer.config.schema import RunConfig
@@ -290,25 +290,6 @@ def test_skyformers_settings(task: str, batch_size: int, lr: float, warmup_steps
     assert (optim.lr, optim.warmup_steps, optim.schedule, optim.cycle_momentum) == (lr, warmup_steps, "one_cycle", True)
     assert (optim.betas, optim.eps, optim.weight_decay) == ((0.9, 0.999), 1e-6, 0.0)
     assert (optim.clip_value, optim.clip_norm) == (1.0, None)
-
-
-# Keys that exist, keys one edit away, and anything at all.
-key_text = st.one_of(
-    st.sampled_from([*all_keys(), *all_sections()]),
-    st.sampled_from([*all_keys()]).map(lambda key: key[:-1]),
-    st.sampled_from([*all_keys()]).map(lambda key: f"{key}.more"),
-    st.text(max_size=12),
-)
-value_text = st.one_of(
-    st.sampled_from(["1", "0", "-1", "1e-3", "true", "null", "", "[diag, norm]", "{a: {b: 1}}", "{a: 1}", "cosine"]),
-    st.sampled_from(["*a", "&a [*a]", "!!python/name:os.system", "!!binary aGk=", "<<", "{<<: 1}", "? x", "1" * 5000]),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=6,
-    ).map(lambda value: yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n")),
-    st.text(max_size=20),
-)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)

@@ -8,6 +8,7 @@ from transformers import DynamicCache, StaticCache
 
 import transnormer as tn
 from transnormer.errors import ConfigError
+from transnormer.mixers.registry import mixer_class
 
 METHODS = ["t1", "t2", "vanilla", "linear_elu"]
 PAD = 256
@@ -94,19 +95,29 @@ def test_streaming_yields_every_token_in_order():
     assert collector.ended
 
 
+@torch.no_grad()
+def require_a_constant_state(model: tn.TransNormerForCausalLM) -> None:
+    """As large after 64k tokens as after 1k."""
+    cache, sizes = tn.DecodeCache(model.config), []
+    for total in (1024, 65_536):
+        while cache.get_seq_length() < total:
+            model(random_ids(1, 1024), past_key_values=cache, logits_to_keep=1)
+        # The last step is a generated token: the state is the one that decoding really holds.
+        model(random_ids(1, 1), past_key_values=cache)
+        sizes.append(tn.state_bytes(cache))
+    assert sizes[0] == sizes[1] > 0
+
+
 @pytest.mark.reliability("R15")
 @pytest.mark.parametrize("method", ["t1", "t2", "linear_elu"])
 def test_the_state_is_as_large_after_64k_tokens_as_after_1k(method):
-    model, sizes = model_of(method), []
-    cache = tn.DecodeCache(model.config)
-    with torch.no_grad():
-        for total in (1024, 65_536):
-            while cache.get_seq_length() < total:
-                model(prompt(1, 1024), past_key_values=cache, logits_to_keep=1)
-            # The last step is a generated token: the state is the one that decoding really holds.
-            model(prompt(1, 1), past_key_values=cache)
-            sizes.append(tn.state_bytes(cache))
-    assert sizes[0] == sizes[1] > 0
+    require_a_constant_state(model_of(method))
+
+
+@pytest.mark.reliability("R15")
+@pytest.mark.parametrize("mixer", [name for name in tn.list_mixers() if mixer_class(name).traits.recurrent])
+def test_so_is_the_state_of_every_recurrent_mixer(mixer):
+    require_a_constant_state(layers_of(mixer, max_position_embeddings=70_000))
 
 
 @pytest.mark.parametrize("mixer", ["diag", "flash", "parallel", "sequential"])
@@ -193,11 +204,10 @@ KEEPERS = ["softmax", "flash_quad", "reformer", "long_short"]
 FORGETTERS = ["diag", "norm", "flash", "parallel", "sequential"]
 
 
-def layers_of(mixer: str) -> tn.TransNormerForCausalLM:
+def layers_of(mixer: str, **fields: int) -> tn.TransNormerForCausalLM:
     torch.manual_seed(0)
-    config = tn.TransNormerConfig(
-        vocab_size=50, hidden_size=32, num_attention_heads=1, num_hidden_layers=2, mixers=[mixer] * 2
-    )
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 1, "num_hidden_layers": 2}
+    config = tn.TransNormerConfig(**sizes, mixers=[mixer] * 2, **fields)
     return tn.TransNormerForCausalLM(config).double().eval()
 
 

@@ -25,6 +25,16 @@ def at_file_operation(run: str, step: int, number: int, signals: list[int]) -> N
     _watch_save(run, step, strike)
 
 
+def refuse_file_operation(run: str, step: int, number: int, error: int) -> None:
+    """Let the `number`-th file operation of the checkpoint of `step` fail with an error of the system."""
+
+    def refuse(count: int, operation: str) -> None:
+        if count == number:
+            raise OSError(error, os.strerror(error), operation.split()[1])
+
+    _watch_save(run, step, refuse)
+
+
 def list_file_operations(run: str, step: int, into: str) -> None:
     """Write down the file operations of the checkpoint of `step`, pruning of older ones included."""
 
@@ -118,6 +128,25 @@ def poison_batch(step: int) -> None:
         if batch_index + 1 == step:
             weight = next(self.model.parameters())
             weight.register_hook(lambda gradient: torch.full_like(gradient, float("nan")))
+        return feeds_of(self, batch_index)
+
+    TrainingStep._feeds_of = poisoned  # type: ignore[method-assign]
+
+
+def poison_input(step: int, value: str) -> None:
+    """Make what one token is embedded as NaN or infinite when the batch of a step is met first."""
+    from transnormer.step.training import TrainingStep
+
+    feeds_of = TrainingStep._feeds_of
+
+    def poison(_: Any, __: Any, embedded: Any) -> Any:
+        embedded = embedded.clone()
+        embedded[0, 0] = float(value)
+        return embedded
+
+    def poisoned(self: Any, batch_index: int) -> Any:
+        if batch_index + 1 == step:
+            self.model.get_input_embeddings().register_forward_hook(poison)
         return feeds_of(self, batch_index)
 
     TrainingStep._feeds_of = poisoned  # type: ignore[method-assign]

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import Case, fingerprint
+from real_runs import Case, Fault, fingerprint
 from safetensors.torch import load_file
 from tiny_run import journal_lines
 
 from transnormer.train import checkpoint
 
+POISONS: dict[str, tuple[Fault, str]] = {
+    "gradient": (("poison_batch", {"step": 8}), "gradient norm nan"),
+    "NaN input": (("poison_input", {"step": 8, "value": "nan"}), "loss nan"),
+    "infinite input": (("poison_input", {"step": 8, "value": "inf"}), "loss nan"),
+}
+
 
 @pytest.mark.reliability("R6")
-def test_nan_stops_before_the_update_with_exit_4(case: Case) -> None:
-    assert case.train(("poison_batch", {"step": 8})) == 4
+@pytest.mark.parametrize("poison", POISONS)
+def test_what_is_not_finite_stops_before_the_update_with_exit_4(case: Case, poison: str) -> None:
+    fault, found = POISONS[poison]
+    assert case.train(fault) == 4
     assert "non-finite at step 8" in case.forks.output
     [event] = journal_lines(case.run, "nonfinite")
-    assert "gradient norm nan" in event["found"]
+    assert found in event["found"]
     newest = checkpoint.list_checkpoints(case.run / "checkpoints")[-1]
     assert newest.name == "step-00000006"
     checkpoint.verify(newest)
@@ -74,6 +83,31 @@ def test_disk_full_is_exit_6_and_the_last_checkpoint_stays(case: Case, limit: in
     checkpoint.verify(case.run / "checkpoints" / "step-00000003")
     assert case.resume() == 0, case.forks.output
     case.require_equal_end()
+
+
+@pytest.mark.reliability("R7")
+def test_a_disk_that_refuses_any_operation_of_a_save(
+    case: Case, scratch: Path, at_full_figures: bool, count_cases: Callable[[int], None]
+) -> None:
+    listed = scratch / "operations"
+    fault: Fault = ("list_file_operations", {"run": str(case.run), "step": 6, "into": str(listed)})
+    assert case.train(fault) == 0, case.forks.output
+    operations = listed.read_text().splitlines()
+    # A folder that is there already need not be made once more, so a refusal to do so is no fault.
+    needed = [
+        number for number, each in enumerate(operations) if "mkdir" not in each or each not in operations[:number]
+    ]
+    numbers = needed if at_full_figures else needed[::8]
+    count_cases(len(numbers))
+    for number in numbers:
+        one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{number}")
+        error = (errno.EIO, errno.ENOSPC)[number % 2]
+        fault = ("refuse_file_operation", {"run": str(one.run), "step": 6, "number": number, "error": error})
+        assert one.train(fault) == 6, (operations[number], one.forks.output)
+        assert os.strerror(error) in one.forks.output
+        checkpoint.verify(checkpoint.list_checkpoints(one.run / "checkpoints")[-1])
+        assert one.resume() == 0, (operations[number], one.forks.output)
+        one.require_equal_end()
 
 
 def mount(*arguments: str) -> bool:

@@ -14,6 +14,7 @@ from tiny_run import tiny_config, tiny_store
 from transnormer.config.load import dump_config
 from transnormer.train import checkpoint
 
+pytestmark = pytest.mark.reliability("R17")
 TIMEOUT = 3
 STOP_AT_STEP: Fault = ("stop_at_step", {"step": 5})
 

@@ -51,6 +51,7 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.reliability("R11")
 @pytest.mark.parametrize("count", [2, 4])
 def test_sharded_processes_give_the_loss_curve_of_one(case: Case, count: int) -> None:
     ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, FSDP, count=count)
@@ -76,6 +77,7 @@ def stopped_in(case: Case, step: int, *arguments: str | Path, count: int) -> Non
     assert losses(case.run)[-1][0] < 12
 
 
+@pytest.mark.reliability("R11")
 @only_causal
 def test_a_run_is_handed_between_numbers_of_processes_and_kinds(case: Case) -> None:
     stopped_in(case, 2, "train", case.recipe, "--out", case.run, FSDP, count=2)

@@ -73,6 +73,26 @@ def test_stopped_on_two_then_killed_on_two_then_finished_on_one(case: Case) -> N
 
 
 @pytest.mark.reliability("R11")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_on_as_many_processes_it_ends_with_the_same_bits(case: Case, scratch: Path, kind: str, end: int) -> None:
+    """Whether all were told to stop, or one was killed and the others ended for want of it."""
+    undisturbed, settings = scratch / "undisturbed", f"train.parallel={kind}"
+    ranks = case.forks.start_ranks("train", case.recipe, "--out", undisturbed, settings)
+    assert [case.forks.wait(pid) for pid in ranks] == [0, 0], case.forks.output
+    same = Case(case.forks, case.recipe, undisturbed, case.run)
+    ranks = start_and_stop(same, "train", case.recipe, "--out", case.run, settings, step=5)
+    os.kill(ranks[1], end)
+    for pid in ranks:
+        os.kill(pid, signal.SIGCONT)
+    codes = [case.forks.wait(pid) for pid in ranks]
+    assert codes == ([75, 75] if end == signal.SIGTERM else [7, -signal.SIGKILL]), case.forks.output
+    ranks = case.forks.start_ranks("resume", case.run)
+    assert [case.forks.wait(pid) for pid in ranks] == [0, 0], case.forks.output
+    same.require_equal_end()
+
+
+@pytest.mark.reliability("R11")
 def test_an_error_on_the_main_process_ends_all(case: Case) -> None:
     assert case.train() == 0
     ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run)

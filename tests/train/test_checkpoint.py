@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,9 @@ def test_a_saved_checkpoint_verifies_and_lists_every_file(checkpoints: Path) -> 
     assert [path.name for path in checkpoints.iterdir()] == ["step-00000007"]
 
 
-def test_every_flipped_bit_is_detected(checkpoints: Path) -> None:
+@pytest.mark.reliability("R2")
+def test_every_flipped_bit_is_detected(checkpoints: Path, count_cases: Callable[[int], None]) -> None:
+    count_cases(400)
     folder = make(checkpoints, 1)
     names = [*FILES, checkpoint.MANIFEST]
     generator = random.Random(0)

@@ -14,7 +14,7 @@ from transnormer.experiments import data_record
 from transnormer.experiments.paper import ablations, demo_rates, experiment, glue, list_tables, lm, lra, mlm
 from transnormer.experiments.record import read_records
 from transnormer.files import write_text
-from transnormer.report import bench_tables
+from transnormer.report import bench_tables, promises
 from transnormer.report.bench_tables import Section
 from transnormer.report.context_curves import contexts
 from transnormer.report.kernel_tables import with_kernels
@@ -54,12 +54,20 @@ def generated(root: Path) -> dict[Path, str]:
         performance: with_kernels(_read(performance), results),
         root / "docs" / "results.md": "\n".join([_RESULTS, *_made(IN_RESULTS, results), _elsewhere(results)]),
     }
+    promised = root / "docs" / "promises.md"
+    pages[promised] = _with_promises(_read(promised), results)
     for name in list_tables():
         table = experiment(name)
         for folder in {results / table.folder(setup) for setup in table.setups}:
             if records := read_records(folder):
                 pages[table.page_file(folder)] = table.page(records)
     return pages
+
+
+def _with_promises(text: str, results: Path) -> str:
+    text = replaced(text, "promises", promises.table(results))
+    text = replaced(text, "details", promises.details(results))
+    return replaced(text, "others", promises.others())
 
 
 def _made(sections: Sequence[Section], results: Path) -> list[str]:

@@ -116,7 +116,7 @@ PROMISES = (
         "A run goes from one process to two and back with the same loss curve; on the same number bit for bit.",
         6,
         "one to two, two to one, two to two, one of two killed",
-        "gloo on a CPU here; the order of sums over another number of processes differs in the last bits.",
+        "gloo on CPUs here, DDP and FSDP; the order of sums over another number of processes differs in the last bits.",
     ),
     Promise(
         "R12",
@@ -161,10 +161,10 @@ PROMISES = (
     Promise(
         "R17",
         "frozen and killed workers",
-        "A worker of data preparation that dies or freezes is named, and the work ends with an error.",
+        "A worker of data preparation, or a rank, that dies, freezes or never comes is named; those that wait end.",
         2,
         "workers and ranks",
-        "The watchdog of ranks has tests of its own marks; a frozen kernel on a GPU is NCCL's to notice.",
+        "Ranks over gloo here; a kernel that freezes on a GPU is NCCL's to notice, after train.rank_timeout.",
     ),
     Promise(
         "R18",
@@ -242,7 +242,7 @@ def details(results: Path) -> str:
     for promise in PROMISES:
         files = sorted({test.partition("::")[0] for test in record["promises"].get(promise.id, {}).get("tests", [])})
         shown = ", ".join(f"`{file}`" for file in files) or "none in the record"
-        limits = f"*Not promised:* {promise.limits}"
+        limits = f"*Limits:* {promise.limits}"
         parts.append(f"**{promise.id}, {promise.name}.** {promise.promise} *Shown by* {shown}. {limits}\n")
     return "\n".join(parts)
 
