@@ -85,7 +85,7 @@ class Grid:
 
 
 class TwoNodes:
-    """A head and another node, a core each unless said otherwise; the driver is on the head, the other may be killed."""
+    """A head and another node, a core each by default; the driver is on the head, the other can be killed."""
 
     def __init__(self, head_cores: int = 1, **other: Any) -> None:
         from ray.cluster_utils import Cluster

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,9 @@ class Forks:
     ) -> int:
         """Start a command and return its pid."""
         self._log.unlink(missing_ok=True)
+        return self._start(arguments, fault, environment)
+
+    def _start(self, arguments: Sequence[str | Path], fault: Fault | None, environment: dict[str, str] | None) -> int:
         words = [str(argument) for argument in arguments]
         request = {"arguments": words, "log": str(self._log), "fault": fault, "environment": environment or {}}
         return int(self._ask(request))
@@ -54,7 +57,8 @@ class Forks:
         sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
         shared = {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-        return [self.start(*arguments, fault=fault, environment=environment) for environment in ranks]
+        self._log.unlink(missing_ok=True)  # once: the first rank may write to it before the second one starts
+        return [self._start(arguments, fault, environment) for environment in ranks]
 
     def wait(self, pid: int) -> int:
         """The exit code of a command, -n if signal n ended it."""
