@@ -4,61 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from transnormer.errors import ConfigError, Preempted, TransNormerError
 from transnormer.experiments.display import JobDisplay
 from transnormer.experiments.executor import Executor
-from transnormer.experiments.experiment import Experiment, Selection, plan
-from transnormer.experiments.job import Job
-from transnormer.experiments.runner import Runner
+from transnormer.experiments.experiment import Experiment, Selection
+from transnormer.experiments.stages import Stages
 
 
-@dataclass(frozen=True)
-class Planned:
-    """An experiment with the jobs that can run, and its folders."""
-
-    experiment: Experiment
-    jobs: list[Job]
-    runs: Path
-    results: Path
-
-    def runner(self, workers: int | None, minutes: float | None, executor: Executor) -> Runner:
-        """What runs them; made anew for each use, since its time begins with it."""
-        return Runner(self.experiment, list(self.jobs), self.runs, self.results, workers, minutes, executor)
-
-
-def plan_all(wanted: Mapping[Experiment, Selection], runs: Path, results: Path) -> list[Planned]:
+def plan_all(wanted: Mapping[Experiment, Selection], runs: Path, results: Path) -> list[Stages]:
     """What can run; the columns that cannot are said, each with its reason and what to do about it."""
     planned, say = [], JobDisplay().say
     for experiment, selection in wanted.items():
         folder = experiment.folder(selection.setup)
+        every = Stages(experiment, selection, runs / folder, results / folder)
         able = []
         for column in selection.columns:
             try:
-                plan(experiment, replace(selection, columns=[column]), runs / folder)
+                replace(every, selection=replace(selection, columns=[column])).plan()
             except TransNormerError as error:
                 say(f"left out: {column} of {experiment.name}: {error}")
             else:
                 able.append(column)
         if able:
-            jobs = plan(experiment, replace(selection, columns=able), runs / folder)
-            planned.append(Planned(experiment, jobs, runs / folder, results / folder))
+            planned.append(replace(every, selection=replace(selection, columns=able)))
     if not planned:
         raise ConfigError("nothing can run with these data", hint="give a folder of stores: --data DIR")
     return planned
 
 
 def run_all(
-    planned: Sequence[Planned], workers: int | None, minutes: float | None, executor: Executor, *, dry_run: bool
+    planned: Sequence[Stages], workers: int | None, minutes: float | None, executor: Executor, *, dry_run: bool
 ) -> None:
     """Each in turn with an equal share of the time that is left; what one does not need goes to the others.
 
     A failure does not keep the others from running; a signal does.
     """
+    planned = [
+        replace(each, workers=workers, budget_minutes=minutes, rehearse=dry_run, executor=executor) for each in planned
+    ]
     for each in planned:
-        each.runner(workers, minutes, executor)  # raises what is wrong with any of them before the first starts
+        each.first()  # raises what is wrong with any of them before the first starts
     began, failed = time.monotonic(), []
     for index, each in enumerate(planned):
         left = None if minutes is None else minutes - (time.monotonic() - began) / 60
@@ -68,12 +56,8 @@ def run_all(
             display.say(f"{each.experiment.name}: no time is left for it")
             continue
         display.say(f"{each.experiment.name}:")
-        runner = each.runner(workers, share, executor)
-        if dry_run:
-            runner.rehearse(display.say)
-            continue
         try:
-            runner.run(display)
+            replace(each, budget_minutes=share).run(display)
         except Preempted:
             raise
         except TransNormerError as error:

@@ -32,52 +32,63 @@ class Stages:
 
     def run(self, display: JobDisplay) -> None:
         """All of it, or as much as time allows; the same command goes on."""
-        trials = self.experiment.trials(self.selection.setup)
-        if trials is None:
-            jobs = plan(self.experiment, self.selection, self.runs)
-            self._start(self.experiment, jobs, self.runs, self.results, self.budget_minutes, display)
-        else:
-            self._run_both(trials, display)
-
-    def _run_both(self, trials: Trials, display: JobDisplay) -> None:
         began = time.monotonic()
-        asked = trials.selection(self.selection)
-        self._check_finals(trials)
-        home = trials.folder(self.selection.setup)
-        runs, results = (self.experiment.place_of(home, folder) for folder in (self.runs, self.results))
+        first, trials = self.first(), self._trials
+        if trials is None:
+            self._start(first, display)
+            return
         display.say("trials:")
         failed: JobsFailed | None = None
         try:
-            self._start(trials, plan(trials, asked, runs), runs, results, self.budget_minutes, display)
+            self._start(first, display)
         except JobsFailed as error:  # those of one row and column keep none of the others from going on
             failed = error
-        choices = trials.choices(self.selection, results)
+        choices = trials.choices(self.selection, first.results)
         _tell(choices, display.say)
         waiting = len(self.selection.rows) * len(self.selection.columns) - len(choices)
         display.say(f"full runs: {waiting} rows and columns wait for trials" if waiting else "full runs:")
         left = self.budget_minutes and self.budget_minutes - (time.monotonic() - began) / 60
         if choices and (left is None or left > 0):
             jobs = plan(self.experiment, self.selection, self.runs, choices)
-            self._start(self.experiment, jobs, self.runs, self.results, left, display)
+            self._start(self._runner(self.experiment, jobs, self.runs, self.results, left), display)
         if failed:
             raise failed
 
-    def _check_finals(self, trials: Trials) -> None:
-        """Whatever is wrong with full jobs, and with what lies in their folder, before hours go into trials."""
-        jobs = plan(self.experiment, self.selection, self.runs, trials.first_options(self.selection))
-        if conflict := self.experiment.conflict(read_records(self.results), jobs):
-            raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
+    def plan(self) -> list[Job]:
+        """The jobs of the first stage; raises what is wrong with those of any."""
+        trials = self._trials
+        if trials is None:
+            return plan(self.experiment, self.selection, self.runs)
+        asked = trials.selection(self.selection)
+        plan(self.experiment, self.selection, self.runs, trials.first_options(self.selection))
+        return plan(trials, asked, self._place_of(trials, self.runs))
 
-    def _start(
-        self,
-        experiment: Experiment,
-        jobs: list[Job],
-        runs: Path,
-        results: Path,
-        minutes: float | None,
-        display: JobDisplay,
-    ) -> None:
-        runner = Runner(experiment, jobs, runs, results, self.workers, minutes, self.executor)
+    def first(self) -> Runner:
+        """What runs the first stage; made anew for each use, since its time begins with it.
+
+        Raises what is wrong with the jobs of any stage, and with what lies in their folders, before hours go into it.
+        """
+        jobs, trials = self.plan(), self._trials
+        if trials is None:
+            return self._runner(self.experiment, jobs, self.runs, self.results, self.budget_minutes)
+        if conflict := self.experiment.conflict(read_records(self.results), jobs):  # trials have the same recipes
+            raise ConfigError(f"--results: {self.results} {conflict}", hint="choose another --results")
+        runs, results = (self._place_of(trials, folder) for folder in (self.runs, self.results))
+        return self._runner(trials, jobs, runs, results, self.budget_minutes)
+
+    @property
+    def _trials(self) -> Trials | None:
+        return self.experiment.trials(self.selection.setup)
+
+    def _place_of(self, trials: Trials, folder: Path) -> Path:
+        return self.experiment.place_of(trials.folder(self.selection.setup), folder)
+
+    def _runner(
+        self, experiment: Experiment, jobs: list[Job], runs: Path, results: Path, minutes: float | None
+    ) -> Runner:
+        return Runner(experiment, jobs, runs, results, self.workers, minutes, self.executor)
+
+    def _start(self, runner: Runner, display: JobDisplay) -> None:
         if self.rehearse:
             runner.rehearse(display.say)
         else:
