@@ -109,7 +109,7 @@ def test_one_job_as_a_user_types_it(
         (["--methods", "vanilla", "model.num_attention_heads=3"], "listops-vanilla-42: ", "divides"),
         (
             ["model.mixer_options={diag: {block_size: 0}}"],
-            "listops-t2-42, listops-t1-42: diag: block_size must be at least 2",
+            "listops-t1-42, listops-t2-42: diag: block_size must be at least 2",
             "",
         ),
         (

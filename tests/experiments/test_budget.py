@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +27,9 @@ HARDWARE = {"cpu": "a processor", "cores": 8, "gpus": ["a GPU"]}
 GUESSES = {"listops": 500.0}
 
 
-def job(task: str = "listops", method: str = "t2", folder: Path = Path("nowhere")) -> Job:
-    config = load_config(f"lra/{task}", [f"model.preset={method}-lra-{task}"])
-    return Job(f"{task}-{method}-42", method, task, folder, config, (f"lra/{task}",))
+def job(task: str = "listops", method: str = "t2", folder: Path = Path("nowhere"), seed: int = 42) -> Job:
+    config = load_config(f"lra/{task}", [f"model.preset={method}-lra-{task}", f"seed={seed}"])
+    return Job(f"{task}-{method}-{seed}", method, task, folder, config, (f"lra/{task}",))
 
 
 def record(method: str = "t2", **changes: Any) -> Record:
@@ -70,7 +72,7 @@ def test_what_fits_takes_no_more_than_there_is(durations: list[float], at_once: 
 
 
 def test_a_speed_comes_from_records_then_running_jobs_then_guesses() -> None:
-    speeds = Speeds([record()], "cuda", HARDWARE, 4, GUESSES)
+    speeds = Speeds([record()], "cuda", HARDWARE, 4, GUESSES, {})
     assert (speeds.of(job()).steps_per_second, speeds.of(job()).known_from) == (100, "recorded")
     assert speeds.of(job(method="vanilla")).known_from == "guess"
     assert speeds.of(job(method="vanilla")).steps_per_second == GUESSES["listops"] / 4
@@ -105,12 +107,12 @@ def test_a_speed_comes_from_records_then_running_jobs_then_guesses() -> None:
     ],
 )
 def test_what_a_record_is_worth(changes: dict[str, Any], expected: float | None) -> None:
-    speed = Speeds([record(**changes)], "cuda", HARDWARE, 4, GUESSES).of(job())
+    speed = Speeds([record(**changes)], "cuda", HARDWARE, 4, GUESSES, {}).of(job())
     assert (speed.steps_per_second if speed.known_from == "recorded" else None) == expected
 
 
 def test_only_the_steps_that_are_left_are_counted(tmp_path: Path) -> None:
-    speeds = Speeds([record()], "cuda", HARDWARE, 4, GUESSES)
+    speeds = Speeds([record()], "cuda", HARDWARE, 4, GUESSES, {})
     half_done = job(folder=tmp_path)
     (tmp_path / "checkpoints" / "step-00030000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step-00005000").mkdir(parents=True)
@@ -129,5 +131,77 @@ def test_there_is_a_guess_for_every_task() -> None:
 
 
 def test_a_column_without_a_guess_has_one() -> None:
-    speeds = Speeds([], "cuda", HARDWARE, 2, GUESSES)
+    speeds = Speeds([], "cuda", HARDWARE, 2, GUESSES, {})
     assert speeds.of(job("text")).steps_per_second == GUESS["cuda"] / 2
+
+
+def arena_speeds(device: str, *records: Record) -> Speeds:
+    table = LongRangeArena
+    guesses, relative = table.guesses[device], table.relative_speeds.get(device, {})
+    return Speeds(records, device, HARDWARE, 2, guesses, relative)
+
+
+def test_a_guess_knows_which_rows_are_slower() -> None:
+    speeds = Speeds([], "cuda", HARDWARE, 2, GUESSES, {"kernelized": 0.5})
+    assert speeds.of(job()).steps_per_second == 250
+    assert speeds.of(job(method="kernelized")).steps_per_second == 125
+    assert speeds.of(job("text", "kernelized")).steps_per_second == GUESS["cuda"] / 4
+    running: Any = [SimpleNamespace(job=job(method="kernelized"), rate=200.0)]
+    speeds.see(running)
+    other = speeds.of(job())
+    assert (other.steps_per_second, other.known_from) == (400, "other methods"), "one slow row does not slow the others"
+
+
+def test_the_speeds_of_rows_are_those_that_were_measured() -> None:
+    file = Path(__file__).parents[2] / "results" / "bench" / "speed-skyformer.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    measured = {row["method"]: row["train_steps_per_second"] for row in rows if row["length"] == 4096}
+    relative = LongRangeArena.relative_speeds["cuda"]
+    assert relative == pytest.approx({row: rate / measured["t2"] for row, rate in measured.items()}, rel=0.01)
+
+
+def test_the_slowest_rows_of_the_arena_come_first() -> None:
+    rows = LongRangeArena().rows
+    jobs = [job("text", row) for row in rows]
+    started = [each.row for each in arena_speeds("cuda").longest_first(jobs)]
+    assert sorted(started) == sorted(rows)
+    assert started[:3] == ["kernelized", "flash_quad", "informer"]
+    assert started[-1] == "linformer"
+    recorded = record("linformer", wall_steps_per_second=1.0)
+    listops = [job("listops", row) for row in rows]
+    assert arena_speeds("cuda", recorded).longest_first(listops)[0].row == "linformer", "a record is worth more"
+    assert arena_speeds("cpu").longest_first(jobs) == jobs, "nobody has measured them there"
+
+
+def test_those_that_others_begin_with_and_earlier_seeds_stay_before_the_others() -> None:
+    parents = [replace(job("text", row, seed=43), home="elsewhere") for row in ("t2", "kernelized")]
+    jobs = [job("text", row, seed=seed) for seed in (42, 43) for row in ("t2", "kernelized")]
+    started = arena_speeds("cuda").longest_first([*parents, *jobs])
+    assert started == [parents[1], parents[0], jobs[1], jobs[0], jobs[3], jobs[2]]
+
+
+def test_a_job_that_was_stopped_keeps_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "step-00049000").mkdir(parents=True)
+    stopped, other = job("text", "kernelized", tmp_path), job("text", "t2")
+    speeds = arena_speeds("cuda")
+    assert speeds.seconds(stopped) < speeds.seconds(other)
+    assert speeds.longest_first([other, stopped]) == [stopped, other]
+
+
+ROWS = ("t1", "t2", "vanilla", "performer", "kernelized", "llama")
+PLACES = [(task, row, seed) for seed in (42, 43) for row in ROWS for task in ("listops", "text")]
+JOBS = {place: job(place[0], place[1], seed=place[2]) for place in PLACES}
+RATES = st.dictionaries(st.sampled_from(ROWS), st.sampled_from([0.1, 0.5, 1.0, 2.0]))
+
+
+@given(places=st.permutations(PLACES), relative=RATES, measured=RATES)
+def test_the_order_is_complete_by_estimate_and_stable(
+    places: list[tuple[str, str, int]], relative: dict[str, float], measured: dict[str, float]
+) -> None:
+    records = [record(row, wall_steps_per_second=100 * rate) for row, rate in measured.items()]
+    speeds = Speeds(records, "cuda", HARDWARE, 4, GUESSES, relative)
+    jobs = [JOBS[place] for place in places]
+    started = speeds.longest_first(jobs)
+    seeds = list(dict.fromkeys(each.config.seed for each in jobs))
+    key = {each.name: (seeds.index(each.config.seed), -speeds.seconds(each)) for each in jobs}
+    assert [each.name for each in started] == sorted((each.name for each in jobs), key=key.__getitem__)

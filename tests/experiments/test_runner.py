@@ -61,7 +61,8 @@ def signal_when(condition: Callable[[], bool], number: int = signal.SIGTERM) -> 
 def test_two_methods_on_two_tasks(case: ReproduceCase) -> None:
     case.options = ["--methods", "t2,vanilla", "--tasks", "text,image", "--jobs", "2"]
     assert case.run() == 0, case.err
-    names = [f"{task}-{method}-42" for method in ("t2", "vanilla") for task in ("text", "image")]
+    # Steps of image are guessed to be the slower ones.
+    names = [f"{task}-{method}-42" for task in ("image", "text") for method in ("t2", "vanilla")]
     assert sorted(path.stem for path in case.results.glob("*.json")) == sorted(names)
     assert [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")] == names
     assert max(record(case, name)["jobs_at_once"] for name in names) == 2
@@ -334,6 +335,25 @@ def test_jobs_that_fit_come_before_those_that_do_not(case: ReproduceCase, monkey
     started = [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")]
     assert started == ["text-vanilla-42", "text-t2-42"]
     assert len(list(case.results.glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("budget_minutes", [(), ("--budget-minutes", "60")])
+def test_the_longest_jobs_start_first_as_the_plan_says(
+    case: ReproduceCase, monkeypatch: pytest.MonkeyPatch, budget_minutes: tuple[str, ...]
+) -> None:
+    slower = {"t1": 0.5, "vanilla": 0.25}
+    monkeypatch.setattr(LongRangeArena, "relative_speeds", {"cpu": slower})
+    case.options = ["--methods", "t2,t1,vanilla", "--tasks", "text", "--jobs", "1"]
+    longest_first = ["text-vanilla-42", "text-t1-42", "text-t2-42"]
+    assert case.run("--dry-run", *budget_minutes) == 0, case.err
+    lines = case.out.splitlines()
+    assert [line.split(":")[0] for line in lines if ": transnormer train" in line] == longest_first
+    fits = [line.split(",")[0] for line in lines if line.startswith("  fits: ")]
+    assert fits == ([f"  fits: {name}" for name in longest_first] if budget_minutes else [])
+    assert case.run(*budget_minutes) == 0, case.err
+    assert [line.split(":")[0] for line in case.out.splitlines() if line.endswith(": started")] == longest_first
+    shown = [line.split()[0] for line in case.out.splitlines() if line.split()[:1] in (["t2"], ["t1"], ["vanilla"])]
+    assert shown == ["t2", "t1", "vanilla"], "the table on the screen has the rows as they were asked for"
 
 
 def test_records_that_are_found_are_named_with_what_runs_them_anew(case: ReproduceCase) -> None:

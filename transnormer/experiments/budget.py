@@ -1,4 +1,4 @@
-"""What fits into a given time: how long each job is expected to take, and which of them can be finished."""
+"""How long each job is expected to take: which are started first, and which can be finished in a given time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Speeds:
     """How fast jobs are: as recorded here before, as seen running, or as guessed.
 
     Only records made on the same hardware count. One of fewer jobs at once than now is shared out: nobody knows yet how
-    well these jobs run side by side. `guesses` are steps per second of one job alone, by column.
+    well these jobs run side by side. `guesses` are steps per second of one job alone, by column; `relative` is how fast
+    rows are beside that.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Speeds:
         hardware: dict[str, Any],
         at_once: int,
         guesses: Mapping[str, float],
+        relative: Mapping[str, float],
     ) -> None:
-        self._device, self._hardware, self._at_once, self._guesses = device, hardware, at_once, guesses
+        self._device, self._hardware, self._at_once = device, hardware, at_once
+        self._guesses, self._relative = guesses, relative
         self._recorded: dict[tuple[str, str], float] = {}
-        self._seen: dict[tuple[str, str], float] = {}
+        self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # the rate, and how many times the guess that is
         for record in records:
             self.learn(record)
 
@@ -59,7 +62,7 @@ class Speeds:
         """Take the rates of running jobs into account."""
         for each in running:
             if each.rate is not None:
-                self._seen[_kind(each.job)] = each.rate
+                self._seen[_kind(each.job)] = each.rate, each.rate / self._guess(each.job)
 
     def of(self, job: Job) -> Speed:
         """The best that is known about a job."""
@@ -67,15 +70,36 @@ class Speeds:
         if key in self._recorded:
             return Speed(self._recorded[key], "recorded")
         if key in self._seen:
-            return Speed(self._seen[key], "running")
-        relatives = [rate for (recipe, _), rate in self._seen.items() if recipe == job.recipe]
-        if relatives:
-            return Speed(sum(relatives) / len(relatives), "other methods")
-        return Speed(self._guesses.get(job.column, GUESS[self._device]) / self._at_once, "guess")
+            return Speed(self._seen[key][0], "running")
+        times = [times for (recipe, _), (_, times) in self._seen.items() if recipe == job.recipe]
+        if times:
+            return Speed(self._guess(job) * sum(times) / len(times), "other methods")
+        return Speed(self._guess(job), "guess")
 
     def seconds(self, job: Job) -> float:
         """How long a job is expected to take from where it stands."""
-        return START_SECONDS + (job.steps - job.saved_step()) / self.of(job).steps_per_second
+        return self._seconds(job, job.steps - job.saved_step())
+
+    def longest_first(self, jobs: Iterable[Job]) -> list[Job]:
+        """The order in which jobs are started: long ones at the end would keep one worker busy and the others idle.
+
+        Those that others begin with stay before all others, and every seed before the next: one whole table is worth
+        more than a part of several. A job counts with its whole length, and one that was stopped keeps its turn. Where
+        nothing is known that tells jobs apart, their order stays.
+        """
+        turns: dict[tuple[bool, int], int] = {}
+        keyed = []
+        for job in jobs:
+            turn = turns.setdefault((job.home is None, job.config.seed), len(turns))
+            keyed.append((turn, -self._seconds(job, job.steps), job))
+        return [job for _, _, job in sorted(keyed, key=lambda each: each[:2])]
+
+    def _seconds(self, job: Job, steps: int) -> float:
+        return START_SECONDS + steps / self.of(job).steps_per_second
+
+    def _guess(self, job: Job) -> float:
+        alone = self._guesses.get(job.column, GUESS[self._device]) * self._relative.get(job.row, 1.0)
+        return alone / self._at_once
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def check_machine(train: TrainSection, device: str) -> None:
         choose_execution(train, (ranks := Ranks(train)).device, ranks.world_size)
 
 
+@cache
 def hardware_of(device: str) -> dict[str, Any]:
     """Names of the processor and the GPUs; asking torch for the latter would keep a place on the GPU for good."""
     if device == "cpu":

@@ -101,6 +101,8 @@ class Experiment(ABC):
     about: ClassVar[Mapping[str, str]] = {}
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
     guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    # How many times as fast as that a row is, by device; 1 where nobody knows.
+    relative_speeds: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     # Whether the weights of a job stay once it has a record; many short jobs of large models would fill a disk.
     keeps_weights: ClassVar[bool] = True
 
@@ -112,7 +114,7 @@ class Experiment(ABC):
     @property
     @abstractmethod
     def rows(self) -> Sequence[str]:
-        """What can be named in `--methods`, in the order in which it is run."""
+        """What can be named in `--methods`, in the order in which it is run where no row is known to be slower."""
 
     @abstractmethod
     def columns(self, setup: str) -> Sequence[str]:
@@ -236,7 +238,7 @@ def selections_of_all(
 def plan(
     experiment: Experiment, selection: Selection, runs: Path, choices: Mapping[tuple[str, str], Choice] | None = None
 ) -> list[Job]:
-    """All jobs in the order in which they are started: seed by seed, row by row, over all columns and variants.
+    """All jobs: seed by seed, row by row, over all columns and variants; a runner starts the longest of a seed first.
 
     Those that cannot work are named in one error, each with its reason. `choices`, where trials decide settings, are
     those of rows and columns; without its choice a row and column has no job yet.

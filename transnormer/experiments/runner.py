@@ -69,11 +69,11 @@ class Runner:
         self._check_neighbours(faults)
         faults.raise_if_any(len(self.jobs))
         self.at_once = max(1, min(self.executor.places(self.device, self.workers), len(self.todo)))
-        self.budget: Budget | None = None
-        if self.budget_minutes is not None:
-            guesses = self.experiment.guesses.get(self.device, {})
-            speeds = Speeds(found, self.device, self.executor.hardware(self.device), self.at_once, guesses)
-            self.budget = Budget(speeds, began + 60 * self.budget_minutes)
+        known = (self.experiment.guesses, self.experiment.relative_speeds)
+        guesses, relative = (by_device.get(self.device, {}) for by_device in known)
+        speeds = Speeds(found, self.device, self.executor.hardware(self.device), self.at_once, guesses, relative)
+        self.todo = speeds.longest_first(self.todo)
+        self.budget = None if self.budget_minutes is None else Budget(speeds, began + 60 * self.budget_minutes)
 
     def run(self, display: JobDisplay) -> None:
         """Run what is not finished, write the records and the page; raises at the end if something went wrong.
@@ -95,7 +95,9 @@ class Runner:
             )
             found = [(job, None if job in self.todo else self.records.get(job.identity)) for job in self.jobs]
             statuses = [JobStatus(job, State.finished if record else State.waiting, record) for job, record in found]
-            scheduler = Scheduler(statuses, pool, display, self._on_finished, self.budget)
+            status_of = {status.job.identity: status for status in statuses}
+            queue = [status_of[job.identity] for job in self.todo]
+            scheduler = Scheduler(statuses, queue, pool, display, self._on_finished, self.budget)
             with display:
                 scheduler.run()
         self._conclude(scheduler, display.say)

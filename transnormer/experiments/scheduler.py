@@ -19,12 +19,13 @@ _PAUSE = 0.2  # seconds between two looks at the processes
 
 @dataclass
 class Scheduler:
-    """All jobs in the order in which they are to be started.
+    """All jobs in the order in which they are shown, and in `queue` those to run in the order to start them in.
 
     `on_finished` keeps the result of a job and returns its record; without a `budget` there is time for all.
     """
 
     statuses: list[JobStatus]
+    queue: list[JobStatus]
     pool: WorkerPool
     display: JobDisplay
     on_finished: Callable[[Worker], Record]
@@ -98,7 +99,7 @@ class Scheduler:
 
     def _next(self) -> JobStatus | None:
         """The first waiting job that is expected to end in time; if there is none, the first that can make a step."""
-        waiting = [status for status in self.statuses if self._is_ready(status)]
+        waiting = [status for status in self.queue if self._is_ready(status)]
         budget = self.budget
         if budget is None:
             return next(iter(waiting), None)

@@ -47,6 +47,10 @@ class Trials(Experiment):
         return self._finals.guesses
 
     @property
+    def relative_speeds(self) -> Mapping[str, Mapping[str, float]]:  # type: ignore[override]
+        return self._finals.relative_speeds
+
+    @property
     def rows(self) -> Sequence[str]:
         return self._finals.rows
 
