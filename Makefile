@@ -20,7 +20,7 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 reliability: $(STAMP)  ## every promise of docs/promises.md at its full figure, into results/reliability.json (minutes)
-	$(BIN)/python -m pytest -m "reliability and not gpu" -n 2 --dist worksteal --reliability-record results/reliability.json
+	$(BIN)/python -m pytest -m "reliability and not gpu" -n 2 --dist worksteal --reliability-record=results/reliability.json
 	$(BIN)/python -m transnormer.report.pages
 
 gpu-test: $(STAMP)  ## the tests that need a CUDA device (minutes: kernels are compiled)

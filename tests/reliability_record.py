@@ -1,6 +1,6 @@
 """The battery: tests marked `reliability("R2")` run at their full figures, and are counted into a record.
 
-    pytest -m reliability --reliability-record results/reliability.json
+    pytest -m reliability --reliability-record=results/reliability.json
 
 Without the option a test that takes `sized` runs the few cases that `make test` has time for.
 """
