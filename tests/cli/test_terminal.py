@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -127,6 +128,11 @@ def test_no_line_has_the_word_perplexity_of_a_byte_model(
     done = cli("train", "demo", "--out", tmp_path / "run", f"data.store={store}", *tiny)
     assert "bits_per_byte" in done.out
     assert "word_perplexity" not in done.out
+    scored = cli("eval", tmp_path / "run", "--split", "test")
+    assert "bits_per_byte" in scored.out
+    assert "word_perplexity" not in scored.out
+    record = json.loads((tmp_path / "run" / "eval-final-test.json").read_text())
+    assert record["metrics"]["word_perplexity"] > 1e6
 
 
 def test_a_prompt_can_be_piped(cli: Callable, finished_run: Path) -> None:

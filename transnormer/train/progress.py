@@ -93,6 +93,10 @@ def in_hours(seconds: float) -> str:
 
 
 def in_a_line(metrics: dict[str, float]) -> str:
-    """Scores for people; a perplexity of words that a model of bytes has hardly learned to spell says nothing yet."""
-    shown = {name: value for name, value in metrics.items() if name != "word_perplexity" or value < _MEANINGFUL}
-    return "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
+    """Scores for people."""
+    return "  ".join(f"{name} {value:.5g}" for name, value in worth_reading(metrics).items())
+
+
+def worth_reading(metrics: dict[str, float]) -> dict[str, float]:
+    """Without the perplexity of words that a model of bytes has hardly learned to spell: it says nothing yet."""
+    return {name: value for name, value in metrics.items() if name != "word_perplexity" or value < _MEANINGFUL}
