@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import ENVIRONMENT_VARIABLE
@@ -124,9 +127,14 @@ def square_sums(x: Tensor) -> Tensor:
     return x.to(accumulation_dtype(x.dtype)).square().sum(dim=-1)
 
 
+def serves_every_length(length: int) -> bool:
+    """Whether a program is being made that is to serve every length: exported, or compiled again for another length."""
+    return torch.compiler.is_exporting() or not has_static_value(length)
+
+
 def block_length(size: int, length: int) -> int:
-    """The length of blocks: at most that of the sequence, but for an exported program, which serves every length."""
-    return size if torch.compiler.is_exporting() else min(size, length)
+    """The length of blocks: at most that of the sequence, but for a program that serves every length."""
+    return size if serves_every_length(length) else min(size, length)
 
 
 def in_blocks(x: Tensor, size: int) -> Tensor:
@@ -140,13 +148,26 @@ def in_blocks(x: Tensor, size: int) -> Tensor:
         starts = torch.arange((length - 1) // size + 3, device=x.device) * size
         tokens = starts[:, None] + torch.arange(size, device=x.device)
         return F.pad(x, (0, 0) * (x.dim() - 2) + (0, 1))[:, tokens.clamp(max=length)]
-    return F.pad(x, (0, 0) * (x.dim() - 2) + (0, -length % size)).unflatten(1, (-1, size))
+    blocks = number_of_blocks(size, length)
+    padding = (0, blocks * size - length)
+    if serves_every_length(length):  # as rows: of more dimensions PyTorch 2.13 errs in the strides of the gradient
+        rows = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        return F.pad(rows, (0, 0, *padding)).reshape(x.shape[0], blocks, size, *x.shape[2:])
+    return F.pad(x, (0, 0) * (x.dim() - 2) + padding).unflatten(1, (blocks, size))
+
+
+def number_of_blocks(size: int, length: int) -> int:
+    """Rounded up, in the one form that a compiler recognises wherever it meets it."""
+    return (length + size - 1) // size
 
 
 def first_tokens(x: Tensor, length: int) -> Tensor:
     """The first tokens of x [B, ≥ length, ...]; an exported program cannot prove that there are so many."""
     if torch.compiler.is_exporting():
         return x.index_select(1, torch.arange(length, device=x.device))
+    if serves_every_length(length):  # no slice: whether it is all of x would be a question with two programs
+        rows = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        return F.pad(rows, (0, 0, 0, length - x.shape[1])).reshape(x.shape[0], length, *x.shape[2:])
     return x[:, :length]
 
 

@@ -9,7 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from transnormer.ops.shapes import block_length, first_tokens, has_tangents, in_blocks
+from transnormer.ops.shapes import (
+    block_length,
+    first_tokens,
+    has_tangents,
+    in_blocks,
+    number_of_blocks,
+    serves_every_length,
+)
 
 
 def block_attention(
@@ -26,7 +33,7 @@ def block_attention(
     """Dense attention inside each block; the outputs of padded queries are finite but meaningless."""
     batch, length = q.shape[:2]
     block = block_length(block_size, length)
-    ragged = torch.compiler.is_exporting() or length % block != 0
+    ragged = serves_every_length(length) or length % block != 0
     q, k, v = (in_blocks(x, block).flatten(0, 1).transpose(1, 2) for x in (q, k, v))  # [B·N, H, w, D]
 
     visible = None
@@ -53,7 +60,7 @@ def block_attention(
             scores = scores.tril()
         out = _product(F.dropout(scores.relu(), dropout_p), v)
     # Of no sequences -1 could be any number; an exported program cannot prove a number that it must compute.
-    blocks = -1 if torch.compiler.is_exporting() else -(-length // block)
+    blocks = -1 if torch.compiler.is_exporting() else number_of_blocks(block, length)
     out = out.transpose(1, 2).unflatten(0, (batch, blocks)).flatten(1, 2)
     return first_tokens(out, length)  # [B, T, H, E]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transnormer.ops.autocast import without_autocast
-from transnormer.ops.shapes import accumulation_dtype, block_length, first_tokens, in_blocks
+from transnormer.ops.shapes import accumulation_dtype, block_length, first_tokens, in_blocks, serves_every_length
 
 # Inside a chunk a token costs CHUNK·D, between chunks D·D: they balance at CHUNK = D, and 64 is the paper's head size.
 CHUNK = 64
@@ -34,7 +34,7 @@ def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | Non
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every position reads itself and what came before: tril(qkᵀ)v inside its chunk, q·Σkvᵀ from the chunks before."""
-    if torch.compiler.is_exporting():  # a program for any length cannot know how many segments there are
+    if serves_every_length(q.shape[1]):  # such a program cannot know how many segments there are
         return _causal_segment(q, k, v, state)
     outs = []
     segments = (x.split(SEGMENT, dim=1) for x in (q, k, v))
@@ -53,7 +53,8 @@ def _causal_segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tu
     within = (q @ k.mT).tril() @ v
     sums = (k.mT @ v).to(accumulation_dtype(q.dtype))  # [B, H, N, D, E]
     first = torch.zeros_like(sums[:, :, :1]) if state is None else state.unsqueeze(2)
-    before = torch.cat([first, sums[:, :, :-1]], dim=2).cumsum(dim=2)
+    # Not of sums[:, :, :-1]: a compiled program would have to know whether one chunk is left, or several.
+    before = torch.cat([first, sums], dim=2)[:, :, :-1].cumsum(dim=2)
     out = within + q @ before.to(q.dtype)
     out = out.permute(0, 2, 3, 1, 4).flatten(1, 2)  # [B, N·C, H, E]
     return first_tokens(out, length), before[:, :, -1] + sums[:, :, -1]
