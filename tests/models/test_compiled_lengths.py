@@ -41,3 +41,21 @@ def test_two_programs_serve_all_lengths_beyond_a_block(preset: str, causal: bool
         counts.append(programs.count)
     torch.compiler.reset()
     assert counts == [1, 2, 2, 2, 2, 2, 3, 3, 3]
+
+
+def test_told_that_lengths_differ_the_first_program_serves_them() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    config = tn.preset("t2-tiny", num_hidden_layers=2)
+    model = tn.TransNormerForCausalLM(config)
+    programs = Programs()
+    compiled = torch.compile(model.eval(), fullgraph=True, dynamic=True, backend=programs)
+    counts = []
+    for length in LENGTHS:
+        ids = torch.randint(config.vocab_size, (2, length))
+        loss = compiled(ids).logits.square().mean()
+        loss.backward()
+        torch.testing.assert_close(loss, model(ids).logits.square().mean())
+        counts.append(programs.count)
+    torch.compiler.reset()
+    assert len(set(counts)) == 1  # not that it is 1: the compiler may try a program, and start over

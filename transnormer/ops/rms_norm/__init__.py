@@ -7,6 +7,7 @@ import os
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import ENVIRONMENT_VARIABLE, choose, load_kernel
@@ -45,7 +46,8 @@ def rms_norm(
         assert _KERNEL is not None
         check_no_tangents("rms_norm", x, weight)
         return _KERNEL.rms_norm(x, weight, eps, dtype)
-    if compiling and weight is None:
+    # With dynamic=True even eps is a symbol, which PyTorch 2.13's compiler cannot hand to a function with a backward.
+    if compiling and weight is None and has_static_value(eps):
         return normed(x, eps, dtype)
     precise = accumulation_dtype(x.dtype)
     gain = None if weight is None else weight.to(precise)
