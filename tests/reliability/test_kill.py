@@ -81,17 +81,11 @@ def test_killed_before_the_first_checkpoint_starts_over(case: Case) -> None:
 
 @pytest.mark.reliability("R12")
 def test_a_run_survives_a_storm_of_signals(
-    forks: Forks, recipe: Path, scratch: Path, sized: Callable[[int, int], int]
+    forks: Forks, recipe: Path, scratch: Path, at_full_figures: bool, count_cases: Callable[[int], None]
 ) -> None:
     """Resumed after every death, it ends as the undisturbed run does, with each step once in its journal."""
-    most = sized(10, 30)
-    arguments = (
-        "train",
-        recipe,
-        f"train.steps={60 if most == 10 else 300}",
-        "train.save_every=5",
-        "train.eval_every=20",
-    )
+    most, steps = (30, 300) if at_full_figures else (10, 60)
+    arguments = ("train", recipe, f"train.steps={steps}", "train.save_every=5", "train.eval_every=20")
     calm = Case(forks, recipe, scratch / "calm", scratch / "storm")
     assert forks.run(*arguments, "--out", calm.undisturbed) == 0
     generator, journal = random.Random(1), calm.run / "journal.jsonl"
@@ -118,5 +112,6 @@ def test_a_run_survives_a_storm_of_signals(
         deaths += 1
         held.unlink(missing_ok=True)
         pid = forks.start("resume", calm.run, fault=fault if deaths < most else None)
+    count_cases(deaths)
     assert deaths >= most // 2
     calm.require_equal_end()
