@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from kernel_cases import relative
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -81,10 +82,12 @@ def backends() -> list:
 @pytest.mark.parametrize("kind", ["norm", "norm-wide", "softmax", "rela"])
 def test_what_lies_in_padding_reaches_no_real_token_nor_its_gradient(kind, causal, backend, device):
     size = 72 if kind == "norm-wide" else 8
+    # A GPU has no registers for float32 tiles of wide heads.
+    dtype, bound = (torch.bfloat16, 2e-2) if (kind, device) == ("norm-wide", "cuda") else (torch.float32, 1e-5)
     mask = torch.ones(2, 70, dtype=torch.bool, device=device)
     mask[0, 40:], mask[1, 3], mask[1, 65:] = False, False, False
     generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(3, 2, 70, 1, size, generator=generator).to(device)
+    qkv = torch.randn(3, 2, 70, 1, size, generator=generator).to(device, dtype)
 
     def result(filling: float, function: Callable | None = None) -> list[Tensor]:
         inputs = qkv.masked_fill(~mask[..., None, None], filling).requires_grad_()
@@ -101,4 +104,4 @@ def test_what_lies_in_padding_reaches_no_real_token_nor_its_gradient(kind, causa
     expected = result(0.0)
     for found in (result(float("nan")), result(float("nan"), reference)):
         for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+            assert relative(ours - theirs, theirs) < bound

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_cases import relative
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -125,13 +126,15 @@ SPLITS = [[1, 70, 1, 1, 5], [130], [64, 64], [17] * 3]
 def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d):
     if d > 64 and lengths != SPLITS[0]:
         pytest.skip("one split of wide heads is enough in the interpreter")
-    q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs(lengths, d=d, dtype=torch.float32))
+    # A GPU has no registers for float32 tiles of wide heads.
+    dtype, bound = (torch.bfloat16, 2e-2) if d > 64 and not INTERPRETED else (torch.float32, 1e-3)
+    q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs(lengths, d=d))
+    q, k, v, state = q.to(dtype), k.to(dtype), v.to(dtype), state.float() if carried else None
     call = {"causal": causal, "cu_seqlens": cu_seqlens}
-    state = state if carried else None
     kernel = with_gradients(partial(norm_packed, backend="triton", **call), q, k, v, state)
     wide = [None if x is None else x.double() for x in (q, k, v, state)]
     for ours, theirs in zip(kernel, with_gradients(partial(norm_apart, **call), *wide), strict=True):
-        torch.testing.assert_close(ours.double(), theirs, atol=2e-3, rtol=1e-3)
+        assert relative(ours.double() - theirs, theirs) < bound
 
 
 @with_kernels

@@ -122,11 +122,11 @@ class LongShortAttention(ProjectedMixer):
         steps = torch.arange(length + -length % window, device=q.device)
         distances = steps[:window, None] + window - torch.arange(2 * window, device=q.device)  # [W, 2W]
         # A distance beyond the query's own position points before the sequence.
-        visible = (distances >= 0) & (distances < window) & (distances <= steps.view(-1, window, 1))
+        visible = _within(distances, window) & (distances <= steps.view(-1, window, 1))
         scores = torch.einsum("bnqhd,bnkhd->bnhqk", _segments(q + self.content_bias, window), near_k)
         by_distance = self._position_scores(q + self.position_bias, self.window_position, window)
         shifted = _segments(by_distance, window).transpose(2, 3)  # [B, N, H, W, W]
-        scores = scores + shifted.gather(-1, distances.clamp(0, window - 1).expand(*shifted.shape[:-1], -1))
+        scores = scores + shifted.gather(-1, _bounded(distances, window).expand(*shifted.shape[:-1], -1))
         far_k, far_v = self._compress(k, v, logits)
         far_scores, far_visible = self._chunk_scores(q, far_k, steps[:length])
         return self._read((scores, visible[None, :, None], near_v), (far_scores, far_visible, far_v), length)
@@ -139,10 +139,10 @@ class LongShortAttention(ProjectedMixer):
         k, logits = keys.split([self.head_dim, self.rank], dim=-1)
         near_k, near_v = (self._normed(self.window_norm, x[:, recent]) for x in (k, values))
         distances = positions[:, :, None] - key_positions[:, None, recent]  # [B, T, L]
-        visible = (distances >= 0) & (distances < self.window_size) & (key_positions[:, None, recent] >= 0)
+        visible = _within(distances, self.window_size) & (key_positions[:, None, recent] >= 0)
         scores = torch.einsum("bqhd,bkhd->bhqk", q + self.content_bias, near_k)
         by_distance = self._position_scores(q + self.position_bias, self.window_position, self.window_size)
-        index = distances.clamp(0, self.window_size - 1).unsqueeze(1).expand_as(scores)
+        index = _bounded(distances, self.window_size).unsqueeze(1).expand_as(scores)
         scores = scores + by_distance.transpose(1, 2).gather(-1, index)
         # Chunks are counted from the start of the sequence, so the cache is moved to the left for them.
         slots = (torch.arange(total, device=q.device) + (total - length)[:, None]).clamp(max=total - 1)
@@ -175,7 +175,7 @@ class LongShortAttention(ProjectedMixer):
         newest = positions // self.chunk_size * self.rank - 1
         distances = newest[..., None] - torch.arange(count, device=q.device)  # [T, M] or [B, T, M]
         by_distance = self._position_scores(q, self.chunk_position, count)
-        index = distances.clamp(min=0, max=max(count - 1, 0)).unsqueeze(-2).expand(*by_distance.shape)
+        index = _bounded(distances, count).unsqueeze(-2).expand(*by_distance.shape)
         return self._far_scores(q, far_k) + by_distance.gather(-1, index), (distances >= 0).unsqueeze(-2)
 
     def _position_scores(self, q: Tensor, projection: nn.Linear, count: int) -> Tensor:
@@ -202,6 +202,18 @@ class LongShortAttention(ProjectedMixer):
         to_far, to_near = weights.split([far_scores.shape[-1], near_scores.shape[-1]], dim=-1)
         out = torch.einsum("bnhqm,bmhd->bnqhd", to_far, far[2]) + torch.einsum("bnhqk,bnkhd->bnqhd", to_near, near_v)
         return out.flatten(1, 2)[:, :length]
+
+
+def _within(distances: Tensor, count: int) -> Tensor:
+    return (distances >= 0) & (distances < count)
+
+
+def _bounded(distances: Tensor, count: int) -> Tensor:
+    """Distances that index a table of `count` entries; those outside of it, which nobody sees, become 0.
+
+    Not by clamp, which PyTorch's compiler cannot read behind a concatenation (pytorch/pytorch#188225).
+    """
+    return torch.where(_within(distances, count), distances, 0)
 
 
 def _hidden(scores: Tensor, visible: Tensor | None) -> Tensor:
