@@ -24,7 +24,8 @@ class Figure:
     """A number of each record of a column's jobs, and the paper's by row where it has one.
 
     With `relative_to` all are divided by those of that row, ours by ours and the paper's by the paper's. What is
-    neither better nor worse (`better` is None) is no result: it has no best, no spread over seeds and no marks.
+    neither better nor worse (`better` is None) is no result: it has no best, no spread over seeds and no marks, and
+    is the mean of those records that have it.
     """
 
     column: str
@@ -131,7 +132,8 @@ class Table:
 
     def value(self, records: Records, row: str, heading: str) -> float | None:
         """The mean over seeds."""
-        return mean(self._values(records, row, heading))
+        values = self._values(records, row, heading)
+        return mean(values if self.figures[heading].better else _numbers(values))
 
     def best(self, records: Records, heading: str) -> float | None:
         """The best mean under a heading; None where nothing ran, or where none is better."""
@@ -143,7 +145,7 @@ class Table:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
         figure, found = self.figures[heading], self.of(records, row, self.figures[heading].column)
         values = self._values(records, row, heading)
-        text = figure.text(mean(values))
+        text = figure.text(self.value(records, row, heading))
         if figure.better is None or text == NONE:
             return text
         numbers = [value for value in values if value is not None and math.isfinite(value)]
@@ -215,10 +217,13 @@ def metric(split: Literal["valid", "test"], name: str) -> Callable[[Record], flo
 
 
 def cost_figures(column: str, parameters: Mapping[str, float]) -> dict[str, Figure]:
-    """Size, speed and memory of a column's jobs; the paper's `parameters` are in millions."""
+    """Size, speed and memory of a column's jobs; the paper's `parameters` are in millions.
+
+    A job that shared the machine with others has no speed of its own.
+    """
     return {
         "M parameters": Figure(column, lambda record: record.parameters / 1e6, parameters),
-        "tokens/s": Figure(column, lambda record: record.tokens_per_second, digits=0),
+        "tokens/s": Figure(column, lambda record: record.tokens_per_second if _was_alone(record) else None, digits=0),
         "GiB": Figure(column, lambda record: record.peak_memory_bytes and record.peak_memory_bytes / 2**30),
     }
 
@@ -310,7 +315,7 @@ def cost_in_words(records: Records) -> str:
     """What stands in `cost`, where it was measured, and in which precision."""
     text = (
         "Training steps per second, peak GPU memory, seconds of training (evaluations not counted), and how many jobs "
-        "ran at once: compare times of equally many only."
+        "ran at once: compare times of equally many only. Of several seeds, those that ran alone count if there are such."
     )
     if any(record.resumed_after for record in records):
         text += f" {RESUMED} Stopped and continued: over all its parts, but as many at once as in the last one."
@@ -350,11 +355,16 @@ def _difference(meta: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _was_alone(record: Record) -> bool:
+    return record.jobs_at_once == 1
+
+
 def _cost(records: Records) -> str:
     if not records:
         return NONE
     peaks = [record.peak_memory_bytes for record in records if record.peak_memory_bytes is not None]
     memory = f"{max(peaks) / 2**30:.2f}" if peaks else NONE
+    records = list(filter(_was_alone, records)) or records
     rate = statistics.fmean(record.steps_per_second for record in records)
     seconds = statistics.fmean(record.seconds for record in records)
     at_once = "/".join(dict.fromkeys(str(record.jobs_at_once or "?") for record in records))

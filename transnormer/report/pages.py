@@ -20,8 +20,8 @@ from transnormer.report.context_curves import contexts
 from transnormer.report.kernel_tables import with_kernels
 from transnormer.report.markdown import replaced
 
-# A reader of the README needs three; every other table is on the page of results.
-IN_README: tuple[Section, ...] = (bench_tables.training, bench_tables.speed_over_length, lra.summary)
+# A reader of the README needs four; every other table is on the page of results.
+IN_README: tuple[Section, ...] = (lm.headline, bench_tables.training, bench_tables.speed_over_length, lra.summary)
 IN_RESULTS: tuple[Section, ...] = (
     lm.summary,
     contexts,
@@ -39,7 +39,8 @@ IN_RESULTS: tuple[Section, ...] = (
 _RESULTS = """# Results
 
 Generated from the records in `results/` by `make readme`; every number was written there by the command beside it.
-Training speed, the paper's speed table and the Long-Range Arena are in the [README](../README.md).
+Training speed, the paper's speed table and the Long-Range Arena are in the [README](../README.md), the main figures of the
+language models too.
 """
 
 

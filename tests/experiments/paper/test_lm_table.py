@@ -16,7 +16,7 @@ from transnormer.data.prepare import prepare
 from transnormer.errors import ConfigError
 from transnormer.experiments.experiment import Selection, plan
 from transnormer.experiments.job import Job
-from transnormer.experiments.paper.lm import CORPORA, PAPER, LanguageModels, locate, summary
+from transnormer.experiments.paper.lm import CORPORA, PAPER, LanguageModels, headline, locate, summary
 from transnormer.experiments.record import Record, read_records
 from transnormer.experiments.table import rank_correlation
 from transnormer.models.presets import preset
@@ -40,6 +40,7 @@ def record(method: str, valid: float, test: float, seed: int = 0, corpus: str = 
         "data": {"label": "stand-in", "digest": "0", "sizes": {}, "meta": STAND_IN},
         "parameters": 44_650_000,
         "tokens_per_second": 1234567.8,
+        "jobs_at_once": 1,
     }
     return Record.model_validate({**record_tree("text", method, seed), **fields, **changes})
 
@@ -95,6 +96,26 @@ def test_seeds_are_averaged_before_they_are_divided() -> None:
     assert cells(page, "t2")[4] == f"**{42 / 52:.3f} ± {spread / 52:.3f}**"
     assert cells(page, "t2")[8] == "44.65", "parameters have no spread"
     assert "over the seeds 0, 1" in page
+
+
+def test_only_jobs_that_ran_alone_have_a_speed() -> None:
+    alone = record("t2", 40.0, 50.0, 0)
+    shared = record("t2", 44.0, 50.0, 1, jobs_at_once=2, tokens_per_second=600_000, seconds=1e6)
+    assert cells(LanguageModels().page([alone, shared]), "t2")[10] == "1,234,568"
+    assert cells(LanguageModels().page([shared]), "t2")[10] == "–"
+    cost = LanguageModels().page([alone, shared])
+    assert f"| t2 | {alone.steps_per_second:,.0f}, " in cost[cost.index("## Cost") :]
+    assert cells(LanguageModels().page([alone, shared]), "t2")[0].startswith("**42.00 ± "), "but they have a score"
+
+
+def test_the_readme_has_the_main_figures(tmp_path: Path) -> None:
+    assert headline(tmp_path) is None
+    (tmp_path / "lm").mkdir()
+    for each in (record("vanilla", 50.0, 60.0), record("t2", 49.0, 61.5), record("t1", 1.0, 1.0, corpus="enwik8")):
+        each.write(tmp_path / "lm")
+    text = headline(tmp_path) or ""
+    assert cells(text, "method") == ["valid", "valid / vanilla", "paper", "tokens/s", "GiB"]
+    assert cells(text, "t2") == ["**49.00†**", "**0.980**", "0.998", "1,234,568", "1.50"]
 
 
 def test_the_order_of_the_methods_is_compared_with_the_papers() -> None:

@@ -34,6 +34,7 @@ def record(method: str, perplexity: float, corpus: str = "enwiki", **changes: An
         "data": {"label": "stand-in", "digest": "0", "sizes": {}, "meta": STAND_IN},
         "parameters": 45_090_000,
         "tokens_per_second": 1234567.8,
+        "jobs_at_once": 1,
     }
     return Record.model_validate({**record_tree("text", method), **fields, **changes})
 

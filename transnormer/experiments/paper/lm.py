@@ -7,6 +7,7 @@ autoregressive language modeling": WikiText-103 at word level. LS there is long_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -145,3 +146,19 @@ def summary(results: Path) -> str | None:
     link = "[results/lm](../results/lm/README.md)"
     about = f"**Language models** (`transnormer reproduce lm`; marks and cost: {link})."
     return summary_of(TABLES.values(), read_records(results / "lm"), about)
+
+
+def headline(results: Path) -> str | None:
+    """What a reader of the README needs of `enwiki`: validation, its ratio beside the paper's, and speed."""
+    table, records = TABLES["enwiki"], read_records(results / "lm")
+    if not table.rows_that_ran(records):
+        return None
+    shown = {"valid": replace(table.figures["valid"], paper={})}
+    shown |= {heading: table.figures[heading] for heading in (_ratio("valid"), "tokens/s", "GiB")}
+    return (
+        "**Language models** (English Wikipedia in the place of WikiText-103, 6 layers of width 512, 180 M tokens of "
+        "GPT-2, the same for every method; `transnormer reproduce lm --setup enwiki`; perplexity of the validation split "
+        f"on windows of 512. {' '.join(table.notes(records)[:1])} Both splits, parameters, seeds, marks: "
+        "[results/lm](results/lm/README.md)):\n\n"
+        f"{replace(table, figures=shown).markdown(records)}\n"
+    )
