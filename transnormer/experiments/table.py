@@ -315,7 +315,7 @@ def cost_in_words(records: Records) -> str:
     """What stands in `cost`, where it was measured, and in which precision."""
     text = (
         "Training steps per second, peak GPU memory, seconds of training (evaluations not counted), and how many jobs "
-        "ran at once: compare times of equally many only. Of several seeds, those that ran alone count if there are such."
+        "ran at once: compare times of equally many only. Of several seeds, those that ran alone count, if any did."
     )
     if any(record.resumed_after for record in records):
         text += f" {RESUMED} Stopped and continued: over all its parts, but as many at once as in the last one."

@@ -39,8 +39,8 @@ IN_RESULTS: tuple[Section, ...] = (
 _RESULTS = """# Results
 
 Generated from the records in `results/` by `make readme`; every number was written there by the command beside it.
-Training speed, the paper's speed table and the Long-Range Arena are in the [README](../README.md), the main figures of the
-language models too.
+Training speed, the paper's speed table, the Long-Range Arena and the main figures of the language models are in the
+[README](../README.md).
 """
 
 

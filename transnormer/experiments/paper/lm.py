@@ -157,8 +157,8 @@ def headline(results: Path) -> str | None:
     shown |= {heading: table.figures[heading] for heading in (_ratio("valid"), "tokens/s", "GiB")}
     return (
         "**Language models** (English Wikipedia in the place of WikiText-103, 6 layers of width 512, 180 M tokens of "
-        "GPT-2, the same for every method; `transnormer reproduce lm --setup enwiki`; perplexity of the validation split "
-        f"on windows of 512. {' '.join(table.notes(records)[:1])} Both splits, parameters, seeds, marks: "
+        "GPT-2, the same for every method; `transnormer reproduce lm --setup enwiki`; perplexity of the validation "
+        f"split on windows of 512. {' '.join(table.notes(records)[:1])} Both splits, parameters, seeds, marks: "
         "[results/lm](results/lm/README.md)):\n\n"
         f"{replace(table, figures=shown).markdown(records)}\n"
     )
