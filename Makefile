@@ -45,7 +45,7 @@ readme: $(STAMP)  ## bring the tables of README.md, docs/ and results/ up to dat
 	$(BIN)/typer transnormer.cli.app utils docs --name transnormer --output docs/cli.md
 
 docs: $(STAMP)  ## build the documentation into site/, which opens from disk
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what was built
 	rm -rf .venv .venv-oldest .venv-cluster demo site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -24,6 +24,9 @@ def pages_outside() -> dict[Path, str]:
     for page in sorted((ROOT / "results").rglob("*.md")):
         stem = page.parent if page.stem == "README" else page.with_suffix("")
         places[page] = f"records/{stem.relative_to(ROOT / 'results').as_posix()}.md"
+    for suffix in ("json", "svg", "png", "csv"):  # what pages show or name as the source of their numbers
+        for file in sorted((ROOT / "results").rglob(f"*.{suffix}")):
+            places[file] = f"records/{file.relative_to(ROOT / 'results').as_posix()}"
     return places
 
 
@@ -51,9 +54,11 @@ def _place(file: Path, outside: dict[Path, str]) -> str:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie outside docs/."""
     for source, place in pages_outside().items():
-        text = source.read_text(encoding="utf-8")
-        content = with_site_links(text, source) if source.suffix == ".md" else text
-        files.append(File.generated(config, place, content=content))
+        if source.suffix == ".md":
+            content = with_site_links(source.read_text(encoding="utf-8"), source)
+            files.append(File.generated(config, place, content=content))
+        else:
+            files.append(File.generated(config, place, abs_src_path=str(source)))
     return files
 
 

@@ -46,10 +46,10 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (built.returncode, built.stderr) == (0, "")
+    assert (built.returncode, re.findall("(?:WARNING|ERROR).*", built.stderr)) == (0, []), built.stderr
     return folder
 
 
