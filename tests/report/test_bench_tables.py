@@ -56,3 +56,12 @@ def test_decoding(tmp_path: Path) -> None:
     rows[1]["tokens_per_second"] = 50.0
     write(tmp_path, "decode", {**settings, "step": "CUDA graph"}, rows)
     assert "| 1 | 1,024 | 100 | 50 | 2.0× |" in (bench_tables.decoding(tmp_path) or "")
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    environment = {"hardware": {"gpus": [], "cpu": "a processor"}}
+    record = {"columns": ["model", "rate"], "rows": [["t2-tiny", 0.004]], "tokens": 1234, "protocol": "windows"}
+    (tmp_path / "demo.json").write_text(json.dumps({**record, "environment": environment}))
+    text = bench_tables.demo(tmp_path) or ""
+    assert "(a processor, 1,234 tokens for each model, at its own best learning rate of three; windows):" in text
+    assert "| t2-tiny | 0.004 |" in text

@@ -33,8 +33,8 @@ def _from(file: str) -> Callable[[Callable[[dict[str, Any]], str]], Section]:
 def demo(record: dict[str, Any]) -> str:
     rows = [[str(value) for value in row] for row in record["rows"]]
     return (
-        f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens each, the learning "
-        f"rate is T2's best of three; {record['protocol']}):\n\n{markdown_table(record['columns'], rows)}\n"
+        f"**`make demo`** ({record['environment']['hardware']['cpu']}, {record['tokens']:,} tokens for each model, at "
+        f"its own best learning rate of three; {record['protocol']}):\n\n{markdown_table(record['columns'], rows)}\n"
     )
 
 
