@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from record_case import STAND_IN, record_tree
+from record_case import PUBLISHED, STAND_IN, record_tree
 from run_case import write_run
 
 from transnormer.errors import ConfigError, DataError
@@ -117,6 +117,14 @@ def test_a_table_page_has_ours_the_papers_the_ratio_and_where_they_come_from(res
     assert f"{41 / 41.6:.3f}" in page
     # Once a column has stand-in data, nothing in it is divided by the paper's.
     assert f"{72.13 / 72.2:.3f}" not in page
+
+
+def test_numbers_on_a_corpus_of_another_name_are_not_divided_by_the_papers(results: Path, tmp_path: Path) -> None:
+    for name, label in (("of-python", "python"), ("of-the-papers", "wikitext103")):
+        write_record(results, record_tree("listops", "t2", accuracy=0.41, data={**PUBLISHED, "label": label}))
+        write_site(results, tmp_path / name)
+    assert f"{41 / 41.6:.3f}" not in text(tmp_path / "of-python", "lra.html")
+    assert f"{41 / 41.6:.3f}" in text(tmp_path / "of-the-papers", "lra.html")
 
 
 def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(results: Path, tmp_path: Path) -> None:

@@ -42,11 +42,17 @@ class Data(_Strict):
     """
 
     STAND_IN: ClassVar[str] = "stand-in"
+    PAPERS: ClassVar[tuple[str, ...]] = ("published", "regenerated", "wikitext103")
 
     label: str
     digest: str
     sizes: dict[str, int]
     meta: dict[str, Any]
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the paper's own numbers are on such data."""
+        return self.label in self.PAPERS
 
 
 class Hardware(_Strict):

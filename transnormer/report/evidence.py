@@ -15,8 +15,6 @@ from transnormer.experiments.table import Records, Table, mean
 
 Better = Literal["higher", "lower"]
 
-# Data on which the paper's own numbers are, as records call them; all others are named in a verdict.
-_PAPERS_DATA = ("published", "regenerated", "wikitext103")
 ON_STAND_IN = "on stand-in data"
 _SIGN = {"higher": ">", "lower": "<"}
 
@@ -163,8 +161,7 @@ def _text(one: Sample) -> str:
 
 
 def _caveats(records: Sequence[Record]) -> Iterable[str]:
-    for label in dict.fromkeys(record.data.label for record in records):
-        if label not in _PAPERS_DATA:
-            yield ON_STAND_IN if label == Data.STAND_IN else f"on {label}"
+    for label in dict.fromkeys(record.data.label for record in records if not record.data.is_papers):
+        yield ON_STAND_IN if label == Data.STAND_IN else f"on {label}"
     if any(record.changes for record in records):
         yield "with changed settings"

@@ -125,10 +125,10 @@ def _beside(table: Table, records: Sequence[Record]) -> PageTable:
         )
         if figure.paper:
             papers = [figure.papers(row) for row in rows]
-            stand_in = any(record.is_stand_in for record in table.of(records, None, figure.column))
+            comparable = all(record.data.is_papers for record in table.of(records, None, figure.column))
             headings += [f"{heading}, paper", f"{heading}, ratio"]
             columns.append([Cell(figure.text(value)) for value in papers])
-            columns.append([_ratio(*pair, stand_in) for pair in zip(values, papers, strict=True)])
+            columns.append([_ratio(*pair, comparable) for pair in zip(values, papers, strict=True)])
     for heading, averaged in table.means(records).items():
         papers = [mean([table.figures[each].papers(row) for each in averaged]) for row in rows]
         headings += [heading, f"{heading}, paper"]
@@ -137,8 +137,8 @@ def _beside(table: Table, records: Sequence[Record]) -> PageTable:
     return PageTable(headings, list(zip(*columns, strict=True)))
 
 
-def _ratio(ours: float | None, papers: float | None, stand_in: bool) -> Cell:
-    return Cell(NONE if stand_in or ours is None or not papers else f"{ours / papers:.3f}")
+def _ratio(ours: float | None, papers: float | None, comparable: bool) -> Cell:
+    return Cell(f"{ours / papers:.3f}" if comparable and ours is not None and papers else NONE)
 
 
 def _records(view: TableView, link_of: dict[str, str]) -> Section:
