@@ -127,6 +127,25 @@ def test_numbers_on_a_corpus_of_another_name_are_not_divided_by_the_papers(resul
     assert f"{41 / 41.6:.3f}" in text(tmp_path / "of-the-papers", "lra.html")
 
 
+def test_a_table_of_several_has_its_own_command_and_its_own_figure_of_each_record(
+    results: Path, tmp_path: Path
+) -> None:
+    scores = {"valid": {"step": 3, "metrics": {"perplexity": 4.5}}, "test": {"step": 3, "metrics": {"perplexity": 6.7}}}
+    gradients = {"steps": 3, "mean": 1.0, "relative_deviation": 0.89, "nonfinite": 0}
+    tree = record_tree("any", "linear_elu", name="mlm-python-linear_elu-42", recipe="ablations/mlm-python", **scores)
+    (results / "ablations").mkdir()
+    record = {**tree, "primary_metric": "perplexity", "gradient_norm": gradients}
+    (results / "ablations" / f"{tree['name']}.json").write_text(json.dumps(record))
+    write_site(results, tmp_path / "site")
+    commands = [f"transnormer reproduce ablations --table {name} --setup tiny" for name in ("scaling", "gradients")]
+    assert all(command in text(tmp_path / "site", "index.html") for command in commands)
+    for name, command, figure in zip(("scaling", "gradients"), commands, ("4.50", "0.89"), strict=True):
+        (page,) = (tmp_path / "site").glob(f"ablations-{name}-tiny-*.html")
+        assert command in page.read_text()
+        assert f"masked {figure}</td>" in page.read_text()
+        assert "6.70" not in page.read_text()
+
+
 def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(results: Path, tmp_path: Path) -> None:
     write_site(results, tmp_path / "few")
     page = text(tmp_path / "few", "figures.html")

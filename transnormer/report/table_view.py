@@ -54,8 +54,10 @@ class TableView:
     @property
     def command(self) -> str:
         """What makes its records anew."""
+        part = next((name for name, part in self.experiment.parts.items() if self.table in part.tables), None)
+        table = f" --table {part}" if part else ""
         setup = "" if self.is_papers_setup else f" --setup {self.setup}"
-        return f"transnormer reproduce {self.experiment.name}{setup}"
+        return f"transnormer reproduce {self.experiment.name}{table}{setup}"
 
 
 def table_views(results: Path) -> Iterator[TableView]:
@@ -148,7 +150,7 @@ def _records(view: TableView, link_of: dict[str, str]) -> Section:
         [
             Cell(record.name, href=link_of[record.name]),
             str(record.seed),
-            record.score_in_words,
+            _figures_of(record, view.table),
             f"{record.data.label} ({record.data.digest[:12]})",
             f"{record.steps:,}",
             record.machine,
@@ -161,8 +163,19 @@ def _records(view: TableView, link_of: dict[str, str]) -> Section:
     return Section(
         "Where the numbers come from",
         text="\n".join(["How they are scored:", "", *(f"- {protocol}" for protocol in protocols)]),
-        table=PageTable(["record", "seed", "score", "data", "steps", "machine", "commit", "date", "command"], rows),
+        table=PageTable(["record", "seed", "figure", "data", "steps", "machine", "commit", "date", "command"], rows),
     )
+
+
+def _figures_of(record: Record, table: Table) -> str:
+    """What stands of it in the table, by heading."""
+    at = table.locate(record)
+    shown = {
+        heading: figure.text(figure.value(record))
+        for heading, figure in table.figures.items()
+        if at and figure.column == at[1] and figure.better and not figure.relative_to
+    }
+    return ", ".join(f"{heading} {text}" for heading, text in shown.items())
 
 
 def _slug(text: str) -> str:
