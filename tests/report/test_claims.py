@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from record_case import STAND_IN, make_record, record_tree
+from record_case import PUBLISHED, STAND_IN, make_record, record_tree
 
 from transnormer.experiments.paper import experiment, lra, speed
 from transnormer.experiments.record import Record
@@ -65,6 +66,14 @@ def test_the_arena_holds_with_all_methods_seeds_and_data() -> None:
 def test_what_keeps_the_arena_from_holding(view: TableView, words: str, caveats: tuple[str, ...]) -> None:
     found = claim(ARENA, [view])
     assert (found.in_words, found.caveats) == (words, caveats)
+
+
+def test_the_arena_is_not_comparable_where_a_task_has_two_data_sets() -> None:
+    other = [make_record("text", "performer", 4, 0.5, data={**PUBLISHED, "digest": "1"})]
+    view = arena(ALL)
+    found = claim(ARENA, [replace(view, records=[*view.records, *other])])
+    assert (found.in_words, found.caveats) == ("not comparable", ("on several data sets",))
+    assert found.reasons == ["text: records of 2 data sets, which must not be compared"]
 
 
 def test_the_papers_setup_decides_where_it_ran() -> None:

@@ -10,7 +10,7 @@ from record_case import PUBLISHED, STAND_IN, make_record
 
 from transnormer.experiments.paper.lra import TABLE
 from transnormer.experiments.table import Figure, Table, score
-from transnormer.report.evidence import Check, Kind, Sample, compare, mixed_data, order, sample, verdict
+from transnormer.report.evidence import Check, Kind, Sample, compare, order, sample, verdict
 
 YES, NO, UNCLEAR = Check("", True), Check("", False), Check("", None)
 
@@ -28,6 +28,7 @@ YES, NO, UNCLEAR = Check("", True), Check("", False), Check("", None)
         ([NO, UNCLEAR], [], Kind.FAILS, "does not hold"),
         ([NO], ["on stand-in data"], Kind.FAILS, "does not hold on stand-in data"),
         ([UNCLEAR], [], Kind.UNTESTED, "tested, but undecided"),
+        ([YES, NO], ["on several data sets"], Kind.UNTESTED, "not comparable"),
     ],
 )
 def test_verdicts(checks: list[Check], caveats: list[str], kind: Kind, words: str) -> None:
@@ -52,7 +53,6 @@ def test_a_caveat_of_any_comparison_is_one_of_the_verdict() -> None:
         (Sample(2.0, 0.1), Sample(math.nan, 0.1), "lower", True),
         (Sample(math.inf, 0.1), Sample(2.0, 0.1), "lower", False),
         (Sample(2.0, 0.1), Sample(2.0, 0.1), "lower", None),
-        (Sample(3.0, 0.1, ("a",)), Sample(2.0, 0.1, ("b",)), "higher", None),  # other data
     ],
 )
 def test_a_difference_counts_beyond_the_spread_of_seeds(one: Sample, other: Sample, better, holds) -> None:
@@ -111,9 +111,11 @@ def test_the_papers_order_is_tested_pair_by_pair() -> None:
     assert pair.text == "text: t2 50.00 > vanilla 40.00: yes"
 
 
-def test_two_data_sets_in_one_column_are_said() -> None:
-    records = [make_record("text", "t2"), make_record("image", "t2"), make_record("text", "t1", data=STAND_IN)]
-    (line,) = mixed_data(TABLE, records)
-    assert line.startswith("**text has records of 2 data sets")
-    assert "published (0): t2; stand-in (0): t1" in line
-    assert mixed_data(TABLE, records[:2]) == []
+def test_an_order_over_two_data_sets_is_none() -> None:
+    """Also where two rows had the same data, or where it is one row whose seeds had different ones."""
+    records = [make_record("text", "t2", accuracy=0.5), make_record("text", "t1", accuracy=0.3)]
+    records.append(make_record("text", "t1", 7, accuracy=0.3, data={**PUBLISHED, "digest": "1"}))
+    (check,) = order(three_rows(), records, "text")
+    assert check.text == "text: records of 2 data sets, which must not be compared"
+    assert verdict([check]).words == "not comparable"
+    assert order(three_rows(), records[1:], "text") == []

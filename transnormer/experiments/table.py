@@ -121,6 +121,18 @@ class Table:
                 rows.setdefault(at[0], []).append(record)
         return [record for found in rows.values() for record in self._best_variant(found)]
 
+    def data_sets(self, records: Records, column: str) -> dict[str, list[str]]:
+        """What was trained on in a column, and which rows were."""
+        found: dict[str, dict[str, None]] = {}
+        for row in self.rows_that_ran(records):
+            for record in self.of(records, row, column):
+                found.setdefault(f"{record.data.label}, {record.data.digest[:12]}", {})[row] = None
+        return {data: list(rows) for data, rows in found.items()}
+
+    def is_comparable(self, records: Records, column: str) -> bool:
+        """Whether all that ran in a column was trained on the same data."""
+        return len(self.data_sets(records, column)) < 2
+
     def _best_variant(self, records: Records) -> Records:
         if self.variant is None:
             return records
@@ -136,10 +148,12 @@ class Table:
         return mean(values if self.figures[heading].better else _numbers(values))
 
     def best(self, records: Records, heading: str) -> float | None:
-        """The best mean under a heading; None where nothing ran, or where none is better."""
-        choose = {"higher": max, "lower": min, None: None}[self.figures[heading].better]
+        """The best mean under a heading; None where nothing ran, where none is better, or where they had other data."""
+        figure = self.figures[heading]
+        if figure.better is None or not self.is_comparable(records, figure.column):
+            return None
         values = [self.value(records, row, heading) for row in self.shown_rows(records)]
-        return choose(_numbers(values), default=None) if choose else None
+        return (max if figure.better == "higher" else min)(_numbers(values), default=None)
 
     def text(self, records: Records, row: str, heading: str) -> str:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
@@ -271,11 +285,8 @@ def data_sets_in_words(table: Table, records: Records) -> list[str]:
     """Which columns have records of several data sets, that must not be compared, and whose they are."""
     lines = []
     for column in table.columns:
-        sets: dict[str, dict[str, None]] = {}
-        for row in table.rows_that_ran(records):
-            for record in table.of(records, row, column):
-                sets.setdefault(f"{record.data.label}, {record.data.digest[:12]}", {})[row] = None
-        if len(sets) > 1:
+        if not table.is_comparable(records, column):
+            sets = table.data_sets(records, column)
             named = "; ".join(f"{data}: {', '.join(rows)}" for data, rows in sets.items())
             lines.append(f"**{column}: records of {len(sets)} data sets, which must not be compared** ({named}).")
     return lines

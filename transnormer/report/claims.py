@@ -10,7 +10,7 @@ from typing import Any
 
 from transnormer.experiments.paper import glue, lm, lra, speed
 from transnormer.experiments.table import Table
-from transnormer.report.evidence import Better, Check, Sample, compare, order, sample, verdict
+from transnormer.report.evidence import Better, Check, Sample, compare, of_one_data_set, order, sample, verdict
 from transnormer.report.page import Cell, Claim
 from transnormer.report.table_view import TableView
 
@@ -214,7 +214,8 @@ def _against(
     """Each of ours against each of the others that ran, by the mean of some figures."""
     found = {row: sample(view.table, view.records, row, headings) for row in (*ours, *others)}
     pairs = [(row, found[row], other, found[other]) for row, other in product(ours, others)]
-    return [compare(row, one, other, two, better, within) for row, one, other, two in pairs if one and two]
+    checks = [compare(row, one, other, two, better, within) for row, one, other, two in pairs if one and two]
+    return of_one_data_set(view.table, view.records, headings, checks)
 
 
 def _claim(

@@ -16,6 +16,7 @@ from transnormer.experiments.table import Records, Table, mean
 Better = Literal["higher", "lower"]
 
 ON_STAND_IN = "on stand-in data"
+ON_SEVERAL_DATA_SETS = "on several data sets"
 _SIGN = {"higher": ">", "lower": "<"}
 
 
@@ -39,14 +40,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """A number of ours: the mean over seeds, their standard deviation (None of one alone), and what qualifies it.
-
-    Two samples can be compared if their `data` are the same.
-    """
+    """A number of ours: the mean over seeds, their standard deviation (None of one alone), and what qualifies it."""
 
     mean: float
     deviation: float | None = None
-    data: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
 
 
@@ -74,8 +71,7 @@ def sample(table: Table, records: Records, row: str, headings: Sequence[str]) ->
         found += there
     variance = mean(variances)  # None where one is: of one seed
     deviation = None if variance is None else math.sqrt(variance / len(headings))
-    digests = tuple(dict.fromkeys(record.data.digest for record in found))
-    return Sample(statistics.fmean(means), deviation, digests, tuple(_caveats(found)))
+    return Sample(statistics.fmean(means), deviation, tuple(_caveats(found)))
 
 
 def compare(name: str, one: Sample, other_name: str, other: Sample, better: Better, within: float = 1.0) -> Check:
@@ -88,8 +84,6 @@ def compare(name: str, one: Sample, other_name: str, other: Sample, better: Bett
     if None in (one.deviation, other.deviation):
         caveats = ("with one seed", *caveats)
     text = f"{name} {_text(one)} {_SIGN[better]} {other_name} {_text(other)}"
-    if one.data != other.data:
-        return Check(f"{text}: on different data, which cannot be compared", None)
     worst = -math.inf if better == "higher" else math.inf
     first, second = (worst if math.isnan(each.mean) else each.mean for each in (one, other))
     if first == second:
@@ -118,7 +112,18 @@ def order(table: Table, records: Records, heading: str) -> list[Check]:
         if one and other and papers[first] != papers[second]:
             check = compare(first, one, second, other, figure.better)
             checks.append(Check(f"{heading}: {check.text}", check.holds, check.caveats))
-    return checks
+    return of_one_data_set(table, records, [heading], checks)
+
+
+def of_one_data_set(table: Table, records: Records, headings: Sequence[str], checks: list[Check]) -> list[Check]:
+    """The comparisons under some headings, or what forbids them all: columns with records of several data sets."""
+    columns = dict.fromkeys(table.figures[heading].column for heading in headings)
+    mixed = {column: count for column in columns if (count := len(table.data_sets(records, column))) > 1}
+    forbidden = [
+        Check(f"{column}: records of {count} data sets, which must not be compared", None, (ON_SEVERAL_DATA_SETS,))
+        for column, count in mixed.items()
+    ]
+    return (forbidden or checks) if checks else []
 
 
 def verdict(checks: Sequence[Check], caveats: Iterable[str] = ()) -> Verdict:
@@ -127,6 +132,8 @@ def verdict(checks: Sequence[Check], caveats: Iterable[str] = ()) -> Verdict:
     if not checks:
         return Verdict(Kind.UNTESTED, "not tested")
     said = tuple(dict.fromkeys([*caveats, *(caveat for check in checks for caveat in check.caveats)]))
+    if ON_SEVERAL_DATA_SETS in said:
+        return Verdict(Kind.UNTESTED, "not comparable", said)
     if not decided:
         return Verdict(Kind.UNTESTED, "tested, but undecided", said)
     if not any(decided):
@@ -140,20 +147,6 @@ def verdict(checks: Sequence[Check], caveats: Iterable[str] = ()) -> Verdict:
 
 def _on(caveats: Sequence[str]) -> str:
     return f" {ON_STAND_IN}" if ON_STAND_IN in caveats else ""
-
-
-def mixed_data(table: Table, records: Records) -> list[str]:
-    """A line for each column in which rows were trained on different data, so that they cannot be compared."""
-    lines = []
-    for column in table.columns:
-        rows: dict[str, dict[str, None]] = {}
-        for record in table.of(records, None, column):
-            row = (table.locate(record) or ("",))[0]
-            rows.setdefault(f"{record.data.label} ({record.data.digest[:12]})", {})[row] = None
-        if len(rows) > 1:
-            named = "; ".join(f"{data}: {', '.join(found)}" for data, found in rows.items())
-            lines.append(f"**{column} has records of {len(rows)} data sets, whose rows cannot be compared.** {named}.")
-    return lines
 
 
 def _text(one: Sample) -> str:

@@ -10,8 +10,15 @@ from pathlib import Path
 from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.paper import experiment, list_tables
 from transnormer.experiments.record import Record, read_records
-from transnormer.experiments.table import NONE, NOT_IN_PAPER, Table, marks_in_words, mean, seeds_in_words
-from transnormer.report.evidence import mixed_data
+from transnormer.experiments.table import (
+    NONE,
+    NOT_IN_PAPER,
+    Table,
+    data_sets_in_words,
+    marks_in_words,
+    mean,
+    seeds_in_words,
+)
 from transnormer.report.page import Cell, Page, Section
 from transnormer.report.page import Table as PageTable
 
@@ -82,7 +89,7 @@ def table_page(view: TableView, link_of: dict[str, str]) -> Page:
     `link_of` has the address of a record's file by its name.
     """
     table, records = view.table, view.records
-    warnings = mixed_data(table, records)
+    warnings = data_sets_in_words(table, records)
     notes = [*marks_in_words(table, records), *table.notes(records), _RATIO]
     if not records:
         warnings.append("**Nothing has run yet**: what stands here is the paper's alone.")

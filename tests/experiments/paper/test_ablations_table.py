@@ -178,10 +178,15 @@ def test_the_deviation_of_gradients_is_in_the_record() -> None:
 
 def test_two_data_sets_in_a_column_are_marked() -> None:
     other = {"label": "enwiki", "digest": "f" * 64, "sizes": {}, "meta": {}}
-    page = Ablations().page([record("t2", 4.0), record("t2-ffn", 5.0, data=other)])
+    mixed = [record("t2", 4.0), record("t2-ffn", 5.0, data=other)]
+    page = Ablations().page([*mixed, record("t2", 6.0, "enwiki"), record("t2-ffn", 5.0, "enwiki")])
     ffn = section(page, "ffn (enwiki)")
     assert "**mlm-enwiki: records of 2 data sets, which must not be compared**" in ffn
     assert "enwiki, ffffffffffff: T2 FFN" in ffn
+    assert "masked: order" not in ffn
+    assert "causal: order" in ffn
+    assert cells(ffn, "T2 GLU") == ["4.00", "3.81", "6.00"], "nor is one of them the best"
+    assert cells(ffn, "T2 FFN") == ["5.00", "3.93", "**5.00**"]
     apart = [record("t2", 4.0), record("t2-ffn", 5.0, "enwiki", data=other)]
     assert "data sets" not in Ablations().page(apart), "columns are never compared"
 

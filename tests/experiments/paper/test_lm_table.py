@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_case import record_tree
+from record_case import PUBLISHED, record_tree
 from reproduce_case import TINY, ReproduceCase
 
 from transnormer.config.load import load_config
@@ -127,6 +127,8 @@ def test_the_order_of_the_methods_is_compared_with_the_papers() -> None:
     # Ours t2 t1 performer vanilla against the paper's t2 vanilla t1 performer: 1 - 6 (0 + 1 + 1 + 4) / (4 (16 - 1)).
     assert "order, valid: 0.40 (" in LanguageModels().page([*other, record("llama", 0.5, 0.5)])
     assert "order, test" not in LanguageModels().page(other), "all are equal"
+    mixed = [*same, record("t1", 2.0, 1.0, seed=1, data={**PUBLISHED, "digest": "1"})]
+    assert "order, valid" not in LanguageModels().page(mixed), "there is none between different data"
 
 
 def test_rank_correlation() -> None:

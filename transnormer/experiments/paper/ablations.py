@@ -208,9 +208,14 @@ def _deviation(record: Record) -> float | None:
 
 
 def _orders(setup: str, name: str, records: Records) -> list[str]:
-    """Of each group and column, whether the paper's order is ours; the paper has masked models only."""
+    """Of each group and column, whether the paper's order is ours; the paper has masked models only.
+
+    There is no order between models of different data.
+    """
     table, lines = TABLES[setup, name], []
-    for heading in table.figures:
+    for heading, figure in table.figures.items():
+        if not table.is_comparable(records, figure.column):
+            continue
         for group in ABLATIONS[name].groups:
             paper = {label: number for label, (_, number) in group.items() if number is not None}
             ours = {label: table.numbers(records, label, heading) for label in paper}
