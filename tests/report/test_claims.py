@@ -35,6 +35,7 @@ def claim(text: str, views: list[TableView], speeds: dict[str, Any] | None = Non
     return {claim.text: claim for claim in paper_claims(views, speeds or {})}[text]
 
 
+TUNED = "in set-up tuned, whose settings were chosen for T2 alone"
 ALL = {method: 0.6 if method in ("t1", "t2") else 0.5 for method in METHODS}
 
 
@@ -55,13 +56,15 @@ def test_the_arena_holds_with_all_methods_seeds_and_data() -> None:
     [
         (arena(ALL, seeds=(1,)), "holds, with reservations", ("with one seed",)),
         (arena(ALL, data=STAND_IN), "holds on stand-in data", ("on stand-in data",)),
-        (arena(ALL, setup="tuned"), "holds, with reservations", ("in set-up tuned",)),
+        (arena(ALL, setup="authors"), "holds, with reservations", ("in set-up authors",)),
+        (arena(ALL, setup="tuned"), "holds, not on equal terms", (TUNED, "not on equal terms")),
+        (arena({**ALL, "t1": 0.4}, setup="tuned"), "holds in part, not on equal terms", (TUNED, "not on equal terms")),
         (arena({"t2": 0.6, "vanilla": 0.5}), "holds, with reservations", ("with 1 of 13 rows of the table",)),
         (arena({**ALL, "t1": 0.4}), "holds in part", ()),
         (arena({**ALL, "t1": 0.4, "t2": 0.4}), "does not hold", ()),
         (arena({"t2": 0.6}), "not tested", ()),
     ],
-    ids=["seed", "stand-in", "setup", "methods", "part", "fails", "alone"],
+    ids=["seed", "stand-in", "setup", "unequal", "unequal-part", "methods", "part", "fails", "alone"],
 )
 def test_what_keeps_the_arena_from_holding(view: TableView, words: str, caveats: tuple[str, ...]) -> None:
     found = claim(ARENA, [view])
@@ -81,6 +84,11 @@ def test_the_papers_setup_decides_where_it_ran() -> None:
     assert found.in_words == "holds"
     assert found.reasons[0].startswith("Long-Range Arena: t1 60.20 ± 0.04 > vanilla 50.20 ± 0.04: yes")
     assert any("set-up tuned: t1 40.20 ± 0.04 > vanilla" in reason for reason in found.reasons)
+
+
+def test_a_setup_on_equal_terms_decides_before_one_that_is_not() -> None:
+    found = claim(ARENA, [arena(ALL, setup="tuned"), arena({**ALL, "t1": 0.4, "t2": 0.4}, setup="fair")])
+    assert (found.in_words, found.caveats) == ("does not hold", ("in set-up fair",))
 
 
 def speeds(t2: float, others: float, methods: list[str]) -> dict[str, Any]:

@@ -99,6 +99,8 @@ class Experiment(ABC):
     setups: ClassVar[Mapping[str, str]]
     # What a reader must know of a set-up, by the folder of its recipes.
     about: ClassVar[Mapping[str, str]] = {}
+    # By name, set-ups in which rows are not on equal terms, and why.
+    unequal: ClassVar[Mapping[str, str]] = {}
     # Steps per second that nobody has measured, by device and column, of one job alone, evaluations included.
     guesses: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     # How many times as fast as that a row is, by device; 1 where nobody knows.

@@ -10,7 +10,17 @@ from typing import Any
 
 from transnormer.experiments.paper import glue, lm, lra, speed
 from transnormer.experiments.table import Table
-from transnormer.report.evidence import Better, Check, Sample, compare, of_one_data_set, order, sample, verdict
+from transnormer.report.evidence import (
+    NOT_ON_EQUAL_TERMS,
+    Better,
+    Check,
+    Sample,
+    compare,
+    of_one_data_set,
+    order,
+    sample,
+    verdict,
+)
 from transnormer.report.page import Cell, Claim
 from transnormer.report.table_view import TableView
 
@@ -225,13 +235,19 @@ def _claim(
     checks_of: Callable[[TableView], list[Check]],
     rows: Sequence[str] = (),
 ) -> Claim:
-    """The paper's set-up decides where it ran, otherwise those that did: a caveat, as are rows without runs."""
+    """The paper's set-up decides where it ran, otherwise those on equal terms that did, otherwise all that did.
+
+    Another set-up than the paper's is a caveat, as are unequal terms and rows without runs.
+    """
     tested = {view.file: (view, checks) for view in views if (checks := checks_of(view))}
-    deciding = [pair for pair in tested.values() if pair[0].is_papers_setup] or list(tested.values())
+    of_papers = [pair for pair in tested.values() if pair[0].is_papers_setup]
+    deciding = of_papers or [pair for pair in tested.values() if not pair[0].unequal] or list(tested.values())
     caveats = []
     for view, _ in deciding:
         if not view.is_papers_setup:
-            caveats.append(f"in set-up {view.setup}")
+            caveats.append(f"in set-up {view.setup}" + (f", {view.unequal}" if view.unequal else ""))
+        if view.unequal:
+            caveats.append(NOT_ON_EQUAL_TERMS)
         ran = view.table.rows_that_ran(view.records)
         if missing := [row for row in rows if row not in ran]:
             caveats.append(f"with {len(rows) - len(missing)} of {len(rows)} rows of the table")

@@ -17,6 +17,7 @@ Better = Literal["higher", "lower"]
 
 ON_STAND_IN = "on stand-in data"
 ON_SEVERAL_DATA_SETS = "on several data sets"
+NOT_ON_EQUAL_TERMS = "not on equal terms"
 _SIGN = {"higher": ">", "lower": "<"}
 
 
@@ -138,10 +139,11 @@ def verdict(checks: Sequence[Check], caveats: Iterable[str] = ()) -> Verdict:
         return Verdict(Kind.UNTESTED, "tested, but undecided", said)
     if not any(decided):
         return Verdict(Kind.FAILS, f"does not hold{_on(said)}", said)
+    grave = _on(said) + (f", {NOT_ON_EQUAL_TERMS}" if NOT_ON_EQUAL_TERMS in said else "")
     if not all(decided) or len(decided) < len(checks):
-        return Verdict(Kind.IN_PART, f"holds in part{_on(said)}", said)
+        return Verdict(Kind.IN_PART, f"holds in part{grave}", said)
     if said:
-        return Verdict(Kind.IN_PART, f"holds{_on(said)}" if _on(said) else "holds, with reservations", said)
+        return Verdict(Kind.IN_PART, f"holds{grave or ', with reservations'}", said)
     return Verdict(Kind.HOLDS, "holds")
 
 

@@ -45,6 +45,11 @@ class TableView:
         return self.setup == next(iter(self.experiment.setups))
 
     @property
+    def unequal(self) -> str | None:
+        """Why its rows are not on equal terms, if they are not."""
+        return self.experiment.unequal.get(self.setup)
+
+    @property
     def title(self) -> str:
         """What tells it from all others."""
         if len(self.experiment.tables) > 1:

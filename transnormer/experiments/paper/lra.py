@@ -163,6 +163,9 @@ class LongRangeArena(Experiment):
     tables = (TABLE,)
     setups: ClassVar = {setup.name: setup.recipes for setup in SETUPS}
     about: ClassVar = {setup.recipes: setup.about for setup in SETUPS}
+    unequal: ClassVar = {
+        setup.name: f"whose settings were chosen for {setup.chosen_for} alone" for setup in SETUPS if setup.chosen_for
+    }
     guesses: ClassVar = {
         "cuda": {"listops": 500.0, "text": 400.0, "image": 120.0, "pathfinder": 250.0, "retrieval": 200.0},
         "cpu": {"listops": 1.0, "text": 1.0, "image": 0.2, "pathfinder": 0.5, "retrieval": 0.5},

@@ -12,11 +12,15 @@ from transnormer.models.presets import METHODS, preset
 
 @dataclass(frozen=True)
 class Setup:
-    """Its name in `--setup`, the folder of its recipes, and what a reader of its numbers must know."""
+    """Its name in `--setup`, the folder of its recipes, and what a reader of its numbers must know.
+
+    `chosen_for` is the one method that its settings were chosen for, if any: no others are on equal terms with it.
+    """
 
     name: str
     recipes: str
     about: str
+    chosen_for: str | None = None
 
 
 SETUPS = (
@@ -40,6 +44,7 @@ SETUPS = (
         "T2's tuning: `authors` with learning rate, dropout, pooling and positions that were chosen for T2 alone, on "
         "validation splits. The other methods run with T2's settings and had no trials of their own: it says how good "
         "T2 can be, and is no comparison on equal terms.",
+        chosen_for="T2",
     ),
     Setup(
         "fair",
@@ -53,6 +58,7 @@ SETUPS = (
         "lra/long",
         "Pathfinder alone, as in `tuned` but for 250,000 steps, the 200 epochs that the authors' script asks for: five "
         "times the steps of every other set-up, not comparable with them. No augmentation: the protocol has none.",
+        chosen_for="T2",
     ),
 )
 
