@@ -13,6 +13,7 @@ from run_case import write_run
 
 from transnormer.errors import ConfigError, DataError
 from transnormer.experiments.paper import experiment, list_tables
+from transnormer.experiments.paper.contents import CONTENTS
 from transnormer.report.run_record import read_runs
 from transnormer.report.site import write_site
 
@@ -158,7 +159,10 @@ def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(re
     assert "12.5" not in text(tmp_path / "many", "figures.html")
     shutil.rmtree(results / "figures")
     write_site(results, tmp_path / "none")
-    assert "transnormer reproduce figures" in text(tmp_path / "none", "figures.html")
+    for site, missing in (("few", ("figure2a", "figure2b")), ("none", ("figure1", "figure2a", "figure2b"))):
+        page = text(tmp_path / site, "figures.html")
+        assert page.count("<code>transnormer reproduce figures</code>") == len(missing)
+        assert all(f"<li>{name}, {CONTENTS[name].about}: " in page for name in missing)
 
 
 def test_a_table_that_never_ran_says_so(results: Path, tmp_path: Path) -> None:

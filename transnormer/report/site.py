@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.experiments.paper.contents import CONTENTS
 from transnormer.experiments.table import NONE
 from transnormer.files import disk_errors, write_json, write_text
 from transnormer.report.claims import FIGURE_PAGE, SPEED_PAGE, paper_claims
@@ -31,7 +32,6 @@ _COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do no
 _FIGURE_FILES = (".svg", ".png", ".csv", ".json")
 _FEW_ROWS = 60
 _UNTESTED = "No record says anything about these. Their pages have the command that makes one."
-_NO_FIGURES = "There are no figures in this folder of results: `transnormer reproduce figures` draws them."
 
 
 def write_site(results: Path, out: Path, runs: Sequence[RunRecord] = ()) -> int:
@@ -111,15 +111,18 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
 
 
 def _figure_page(results: Path) -> Page:
-    """The figures that lie in results/figures, and curves over the context, drawn anew."""
+    """The figures that lie in results/figures, the paper's that do not, and curves over the context, drawn anew."""
     files = _figure_files(results).values()
     names = dict.fromkeys(file.stem for file in files if file.suffix in (".svg", ".png"))
     sections = [_figure(results / "figures", name) for name in names]
+    entries = {name: entry for name, entry in CONTENTS.items() if name.startswith("figure") and name not in names}
+    if missing := [f"- {name}, {entry.about}: `{entry.command}`" for name, entry in entries.items()]:
+        sections.append(Section("Not drawn yet", text="\n".join(missing)))
     if text := contexts(results):
         curves = sorted((results / "contexts").glob("*.json"))
         drawn = [Picture(svg=draw_contexts([file]), caption=file.stem) for file in curves]
         sections.append(Section("Context", text=text, pictures=drawn))
-    return Page("Figures", "Drawn from records and checkpoints." if sections else _NO_FIGURES, sections)
+    return Page("Figures", "Drawn from records and checkpoints.", sections)
 
 
 def _figure(folder: Path, name: str) -> Section:
