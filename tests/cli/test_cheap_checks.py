@@ -61,7 +61,7 @@ except SystemExit as ending:
         ("reproduce ablations --table ffn --methods t2-block16", "--methods: unknown 't2-block16'"),
         ("reproduce table1 --table ffn", "--table ffn: table1 is scaling"),
         ("reproduce table7", "`transnormer bench speed --setting paper`"),
-        ("reproduce tabel4", "there are: table1, table2"),
+        ("reproduce tabel4", "did you mean 'table4'?"),
         ("reproduce all --tasks text", "--tasks text: each table has names of its own"),
         ("reproduce all --setup enwik", "unknown set-up 'enwik'"),
         ("demo train.stepz=3", "train.stepz: no such key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from record_case import make_record
 
 from transnormer.cli.app import app
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, DataError
 from transnormer.experiments.paper import TABLES, experiment
 from transnormer.experiments.paper.ablations import ABLATIONS
 from transnormer.experiments.paper.contents import CONTENTS, entries, find
@@ -34,11 +35,11 @@ def test_numbers_and_names_are_found() -> None:
     assert find("lra").command == "transnormer reproduce lra"
     with pytest.raises(ConfigError, match=r"table7 is made by another .*`transnormer bench speed --setting paper`"):
         find("table7")
-    with pytest.raises(
-        ConfigError, match=r"no table 'tabel4'; there are: table1, .*figure2b, ablations, .*all"
-    ) as raised:
+    with pytest.raises(ConfigError, match=r"no table 'tabel4' .did you mean 'table4'. .see `transnormer list tables`"):
         find("tabel4")
-    assert raised.value.hint == "did you mean 'table4'?"
+    with pytest.raises(ConfigError, match=r"known: ablations, all, .*table9") as raised:
+        find("nosuch")
+    assert str(raised.value).count("table12") == 1
 
 
 def test_records_are_counted_by_their_data(tmp_path: Path) -> None:
@@ -55,8 +56,18 @@ def test_records_are_counted_by_their_data(tmp_path: Path) -> None:
     ablation.write(tmp_path / "ablations")
     assert CONTENTS["table10"].records_in_words(tmp_path) == "1 (published)"
     assert CONTENTS["table9"].records_in_words(tmp_path) == "none", "of another table of the same experiment"
-    (tmp_path / "bench" / "speed-paper.json").write_text("{}")
-    assert CONTENTS["table7"].records_in_words(tmp_path) == "speed-paper.json"
+    for name, gpus in (("speed-paper", ["A GPU"]), ("speed-paper-eager", ["A GPU"]), ("speed-paper-cpu", [])):
+        measured = {"environment": {"hardware": {"gpus": gpus, "cpu": "a processor"}}}
+        (tmp_path / "bench" / f"{name}.json").write_text(json.dumps(measured))
+    assert CONTENTS["table7"].records_in_words(tmp_path) == "3 (a processor 1, A GPU 2)"
+    (tmp_path / "figures").mkdir()
+    for ending in ("svg", "csv"):
+        (tmp_path / "figures" / f"figure1.{ending}").write_text("drawn")
+    (tmp_path / "figures" / "figure1.json").write_text(json.dumps({"sources": ["a.json", "lra/*.json"]}))
+    assert CONTENTS["figure1"].records_in_words(tmp_path) == "1 (a.json and lra/*.json)"
+    (tmp_path / "figures" / "figure1.json").write_text("{}")
+    with pytest.raises(DataError, match=r"figure1.json is damaged .*transnormer reproduce figures"):
+        CONTENTS["figure1"].records_in_words(tmp_path)
     damaged = tmp_path / "ablations" / "damaged.json"
     damaged.write_text("{")
     with pytest.raises(Exception, match=re.escape(str(damaged))):

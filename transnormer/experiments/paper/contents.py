@@ -5,11 +5,12 @@ An entry is an experiment of `transnormer reproduce`, one of its tables where it
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError, DataError, did_you_mean
 from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.paper import TABLES, experiment
 from transnormer.experiments.record import Record, read_records
@@ -25,7 +26,7 @@ class Entry:
     experiment: str | None = None
     table: str | None = None
     made_by: str = ""
-    files: str = ""  # what `made_by` writes, as a pattern in results/
+    files: str = ""  # the records that `made_by` writes, as a pattern in results/
 
     @property
     def command(self) -> str:
@@ -35,13 +36,23 @@ class Entry:
         return f"transnormer reproduce {self.experiment}" + (f" --table {self.table}" if self.table else "")
 
     def records_in_words(self, results: Path) -> str:
-        """'2 records (python)', by the label of their data; or what files there are."""
+        """'2 (python)', by the label of their data; else by the machine they are of, or what a figure is drawn from."""
         if self.experiment is None:
-            found = sorted(results.glob(self.files)) if self.files else []
-            return ", ".join(path.name for path in found) or "none"
-        labels = Counter(record.data.label for record in self._records(results))
+            labels = Counter(self._origin(path) for path in sorted(results.glob(self.files)))
+        else:
+            labels = Counter(record.data.label for record in self._records(results))
         named = ", ".join(f"{label} {count}" if len(labels) > 1 else label for label, count in labels.items())
         return f"{labels.total()} ({named})" if labels else "none"
+
+    def _origin(self, path: Path) -> str:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if "sources" in record:
+                return " and ".join(record["sources"])
+            hardware = record["environment"]["hardware"]
+            return hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is damaged", f"restore it, or make it anew: `{self.command}`") from error
 
     def _records(self, results: Path) -> list[Record]:
         assert self.experiment is not None
@@ -66,9 +77,9 @@ CONTENTS: dict[str, Entry] = {
     "table10": Entry("GLU or FFN", "ablations", "ffn"),
     "table11": Entry("block size", "ablations", "block-size"),
     "table12": Entry("both attentions in one layer", "ablations", "combination"),
-    "figure1": Entry("score against speed and memory", made_by=_FIGURES, files="figures/figure1.*"),
-    "figure2a": Entry("attention within neighbourhoods", made_by=_FIGURES, files="figures/figure2a.*"),
-    "figure2b": Entry("attention matrices", made_by=_FIGURES, files="figures/figure2b.*"),
+    "figure1": Entry("score against speed and memory", made_by=_FIGURES, files="figures/figure1.json"),
+    "figure2a": Entry("attention within neighbourhoods", made_by=_FIGURES, files="figures/figure2a.json"),
+    "figure2b": Entry("attention matrices", made_by=_FIGURES, files="figures/figure2b.json"),
 }
 
 
@@ -85,11 +96,12 @@ def experiments_of_the_paper() -> list[Experiment]:
 
 
 def find(name: str) -> Entry:
-    """What `reproduce` is asked for; an error names all there is."""
+    """What `reproduce` is asked for; an error names what is near, or all there is."""
     known = entries()
     if name not in known:
-        there_are = f"there are: {', '.join([*known, ALL])} (see `transnormer list tables`)"
-        raise ConfigError(f"no table '{name}'; {there_are}", hint=did_you_mean(name, [*known, ALL]))
+        raise ConfigError(
+            f"no table '{name}'", hint=f"{did_you_mean(name, [*known, ALL])} (see `transnormer list tables`)"
+        )
     entry = known[name]
     if entry.experiment is None:
         raise ConfigError(f"{name} is made by another command", hint=f"`{entry.command}`")
