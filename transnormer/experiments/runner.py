@@ -162,15 +162,16 @@ class Runner:
                 find_data(jobs[0].config)
 
     def _check_neighbours(self, faults: Faults) -> None:
-        """Records of two data sets must not come to stand in one column."""
-        for job in self.todo:
-            store = self.stores.get(job.data_key)
-            others = [each for each in self.found if store and each.recipe == job.recipe]
-            if store and (other := next((each for each in others if each.data.digest != store.digest), None)):
+        """Records of two data sets must not come to stand in one column, nor be written into one table again."""
+        for job in self.jobs:
+            record = self.records.get(job.identity)
+            data = record.data if record else self.stores.get(job.data_key)
+            others = [each for each in self.found if data and each.recipe == job.recipe]
+            if data and (other := next((each for each in others if each.data.digest != data.digest), None)):
                 with faults.of([job.name]):
                     raise ConfigError(
                         f"{self.results / other.name}.json, in the same column, was made from other data: "
-                        f"its digest is {other.data.digest[:12]}, not {store.digest[:12]}",
+                        f"its digest is {other.data.digest[:12]}, not {data.digest[:12]}",
                         hint="use the same data, or choose another --results",
                     )
 

@@ -231,3 +231,10 @@ def test_two_tables_from_text_to_the_page(case: ReproduceCase) -> None:
     assert case.run("data.limit_bytes=50000", "--methods", "performer", "--tasks", "python") == 2
     assert "in the same column, was made from other data: its digest is" in case.err
     assert sorted(each.name for each in read_records(case.results)) == sorted(found)
+
+    of_other_data = {"name": "mlm-python-t2-0", "data": norm.data.model_copy(update={"digest": "f" * 64})}
+    norm.model_copy(update=of_other_data).write(case.results)
+    case.table, case.options = "table1", ["--setup", "tiny", "--seeds", "0", *SHORT]
+    assert case.run() == 2, "what is finished is not written into one table with it either"
+    assert "mlm-python-t2-0.json, in the same column, was made from other data: its digest is ffffff" in case.err
+    assert page == (case.results / "README.md").read_text()
