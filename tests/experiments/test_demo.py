@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from transnormer.config.load import load_config
-from transnormer.experiments.demo import RATES
-from transnormer.experiments.paper.demo_rates import best_rates
+from transnormer.experiments.demo import METHODS, RATES
+from transnormer.experiments.paper.demo_rates import DemoRates, best_rates
 from transnormer.experiments.record import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,3 +70,7 @@ def test_rates_of_the_demo_are_the_best_of_the_records():
     records = read_records(ROOT / "results" / "demo-rates")
     assert {record.steps for record in records} == {load_config("demo", []).train.steps}
     assert best_rates(records) == RATES
+    lines = [line.strip("| ").split(" | ") for line in DemoRates().page(records).splitlines() if line.startswith("| ")]
+    assert lines[0] == ["rate", *METHODS]
+    bold = {method: line[0] for line in lines for method, cell in zip(lines[0], line, strict=False) if "**" in cell}
+    assert bold == RATES

@@ -75,6 +75,7 @@ class Table:
     means: Callable[[Records], Mapping[str, Sequence[str]]] = lambda _: {}
     notes: Callable[[Records], Sequence[str]] = lambda _: ()  # below it, after what its marks mean
     groups: Sequence[Sequence[str]] = ()  # rows that the paper compares with each other; all, where none are named
+    row_is: str = "method"
 
     def markdown(self, records: Records) -> str:
         """The best of ours under each heading is bold; a row that the paper does not have is said to be so.
@@ -82,7 +83,7 @@ class Table:
         Of a figure that has intervals, a single run is shown with its own.
         """
         rows, means = self.shown_rows(records), self.means(records)
-        headings = ["method"]
+        headings = [self.row_is]
         columns = [[row if row in self.in_paper else f"{row} ({NOT_IN_PAPER})" for row in rows]]
         for heading, figure in self.figures.items():
             headings.append(heading)

@@ -125,7 +125,7 @@ def _own_setup(found: Experiment, table: Table, setup: str) -> str:
 
 
 def _beside(table: Table, records: Sequence[Record]) -> PageTable:
-    rows, columns, headings = table.shown_rows(records), [], ["method"]
+    rows, columns, headings = table.shown_rows(records), [], [table.row_is]
     columns.append([Cell(row if row in table.in_paper else f"{row} ({NOT_IN_PAPER})") for row in rows])
     for heading, figure in table.figures.items():
         best = table.best(records, heading)
