@@ -45,11 +45,12 @@ def test_a_trace_has_the_logged_steps_and_layers(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", [*lines, line(4, 10.0, **{"embedding": 6.0, "layer 0": 8.0})])
     trace = read_trace(run)
     assert trace.steps == [2, 4]
-    assert trace.norms == {GLOBAL: [5.0, 10.0], "embedding": [3.0, 6.0], "layer 0": [4.0, 8.0]}
+    # A journal counts layers from 0, a reader from 1.
+    assert trace.norms == {GLOBAL: [5.0, 10.0], "embedding": [3.0, 6.0], "layer 1": [4.0, 8.0]}
     facts = trace.facts()
     assert facts["steps"] == {"first": 2, "last": 4, "logged": 2}
-    assert facts["norms"]["layer 0"] == {"mean": 6.0, "relative_deviation": pytest.approx(1 / 3)}
-    assert points([trace])[1] == {"run": "run", "step": 4, GLOBAL: 10.0, "embedding": 6.0, "layer 0": 8.0}
+    assert facts["norms"]["layer 1"] == {"mean": 6.0, "relative_deviation": pytest.approx(1 / 3)}
+    assert points([trace])[1] == {"run": "run", "step": 4, GLOBAL: 10.0, "embedding": 6.0, "layer 1": 8.0}
     assert len(draw([trace]).axes) == 2
 
 

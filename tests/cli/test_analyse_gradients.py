@@ -34,7 +34,10 @@ def test_runs_with_and_without_layers(cli: Callable, finished_run: Path, store: 
     assert "no layers in plain: train with train.log_layer_gradients=true" in done.out
     assert {path.suffix[1:] for path in tmp_path.glob("gradients.*")} == FILES
     layers, none = json.loads((tmp_path / "gradients.json").read_text())["runs"]
-    assert list(layers["norms"]) == ["global", "embedding", "layer 0", "layer 1"]
+    assert list(layers["norms"]) == ["global", "embedding", "layer 1", "layer 2"]
+    norm = layers["norms"]["layer 2"]
+    shown = [line.split()[2:] for line in done.out.splitlines() if line.strip().startswith("layer 2")]
+    assert shown == [[f"{norm['mean']:.3g}", f"{norm['relative_deviation']:.2f}"]]
     assert none["norms"] == {"global": layers["norms"]["global"]}  # the same run, logged otherwise
 
 

@@ -16,6 +16,9 @@ def test_two_runs_side_by_side(cli: Callable, finished_run: Path, store: Path, t
     done = cli("analyse", "recall", finished_run, other, "--out", tmp_path / "out", "--windows", 3)
     assert done.code == 0, done.err
     assert "llama: 3 windows of 32 tokens, valid" in done.out
+    rows = [line.split() for line in done.out.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows[:4]] == ["1", "2", "3-4", "5-8"]
+    assert {len(number.partition(".")[2]) for row in rows for number in row[1:]} == {3}
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".svg", ".png", ".csv", ".json"}
     record = json.loads((tmp_path / "out" / "recall.json").read_text())
     assert [(run["run"], len(run["loss_by_position"])) for run in record["runs"]] == [("run", 32), ("llama", 32)]

@@ -77,9 +77,14 @@ def read_trace(run: Path, name: str | None = None, after: int = 0) -> Trace:
         )
     norms = {GLOBAL: [float(line["grad_norm"]) for line in chosen]}
     if len(with_layers) > 1:
-        for layer in chosen[0]["layer_grad_norms"]:
-            norms[layer] = [float(line["layer_grad_norms"][layer]) for line in chosen]
+        for group in chosen[0]["layer_grad_norms"]:
+            norms[_from_one(group)] = [float(line["layer_grad_norms"][group]) for line in chosen]
     return Trace(name or run.resolve().name, [line["step"] for line in chosen], norms)
+
+
+def _from_one(group: str) -> str:
+    """A journal counts layers from 0, as parameters are named; a reader from 1, as in all other analyses."""
+    return f"layer {int(group.removeprefix('layer ')) + 1}" if group.startswith("layer ") else group
 
 
 def points(traces: Sequence[Trace]) -> list[dict[str, Any]]:

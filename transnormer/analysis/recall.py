@@ -32,6 +32,11 @@ class Bin:
     loss: float
     standard_error: float
 
+    @property
+    def span(self) -> str:
+        """Its tokens of context in words: 1, 2, 3-4, ..."""
+        return f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
+
 
 def losses_by_position(model: nn.Module, task: CausalLM, split: str, windows: int | None = None) -> Tensor:
     """[windows, T] losses in nats of the first complete windows of a split."""

@@ -45,7 +45,10 @@ def _bounds(out: Path) -> None:
     found = facts(rows)
     largest = found["largest"]
     print_text(f"largest gradients over scores from {rows[0]['s']:g} to {rows[-1]['s']:g}, with c₁ = c₂ = 1")
-    table = [(label, largest.get(f"{name}_dp", "-"), largest[f"{name}_dL"]) for name, label in NAMES.items()]
+    table = [
+        (label, *(f"{largest[key]:.3g}" if (key := f"{name}_{kind}") in largest else "-" for kind in ("dp", "dL")))
+        for name, label in NAMES.items()
+    ]
     print_table(["attention", "|∂p/∂s|", "|∂L/∂s|"], table)
     _say(write_finding(out, "gradient-bounds", draw(rows), rows, {**found, **provenance()}))
 
@@ -60,7 +63,9 @@ def _of_runs(runs: list[Path], out: Path, after: int) -> None:
     for trace in found:
         steps = trace["steps"]
         print_text(f"{trace['run']}: {steps['logged']:,} logged steps, {steps['first']:,} to {steps['last']:,}")
-        rows = [(name, norm["mean"], norm["relative_deviation"]) for name, norm in trace["norms"].items()]
+        rows = [
+            (name, f"{norm['mean']:.3g}", f"{norm['relative_deviation']:.2f}") for name, norm in trace["norms"].items()
+        ]
         print_table(["gradient of", "mean norm", "std / mean"], rows)
     print_text(f"std / mean: {DEFINITION}")
     if bare := [trace.name for trace in traces if not trace.has_layers]:

@@ -51,7 +51,7 @@ def recall(
         losses = losses_by_position(_model(run, checkpoint), task, split.value, windows)
         curves[label] = doubling_bins(losses)
         found.append({"run": label, **facts(losses)})
-        rows = [(f"{each.first}-{each.last}", each.loss, each.standard_error) for each in curves[label]]
+        rows = [(each.span, f"{each.loss:.3f}", f"{each.standard_error:.3f}") for each in curves[label]]
         print_text(f"{label}: {len(losses):,} windows of {losses.shape[1]:,} tokens, {split.value}")
         print_table(["tokens of context", "loss", "± standard error"], rows)
     data = {"store": tasks[0].store.path.name, "digest": tasks[0].store.digest}
