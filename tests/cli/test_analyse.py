@@ -87,7 +87,9 @@ def test_attention_has_the_tokens_of_the_prompt(cli, finished_run, tmp_path):
     assert "<svg" in (tmp_path / "attention-run.svg").read_text()
 
 
-def test_figures_are_drawn_from_records_and_what_is_missing_is_named(cli, finished_run, vanilla_run, tmp_path):
+def test_figures_are_drawn_from_records_and_what_is_missing_is_named(
+    cli, finished_run, vanilla_run, tiny, store, tmp_path
+):
     results = tmp_path / "results"
     done = cli("reproduce", "figures", "--results", results)
     assert done.code == 0
@@ -99,8 +101,11 @@ def test_figures_are_drawn_from_records_and_what_is_missing_is_named(cli, finish
     runs.mkdir()
     for run in (finished_run, vanilla_run):
         (runs / run.name).symlink_to(run)
+    reformer = ("model.preset=reformer-tiny", f"data.store={store}", *tiny)
+    assert cli("train", "demo", "--out", runs / "reformer", *reformer).code == 0
     done = cli("reproduce", "figures", "--results", results, "--runs", runs)
     assert done.code == 0, done.err
+    assert f"left out of figures 2a and 2b: reformer, {runs / 'reformer' / 'final'}: layer 1 is reformer" in done.out
     for figure in ("figure2a", "figure2b"):
         assert all((results / "figures" / f"{figure}.{ending}").stat().st_size for ending in ENDINGS)
     areas = json.loads((results / "figures" / "figure2a.json").read_text())["areas"]
@@ -132,7 +137,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
     assert "--layer 9: the model has layers 1 to 2" in unknown.err
     assert "--head 0: the model has heads 1 to 2" in cli("analyse", "attention", finished_run, "--head", "0").err
     assert "two texts" in cli("analyse", "attention", finished_run, "--prompt", "a", "--text", "b").err
-    assert "the prompt has 1 token" in cli("analyse", "attention", finished_run, "--prompt", "a").err
+    assert "the prompt has 1 token\n" in cli("analyse", "attention", finished_run, "--prompt", "a").err
     short = tmp_path / "short.txt"
     short.write_text("a")
     assert "too few" in cli("analyse", "dilution", finished_run, "--text", short).err

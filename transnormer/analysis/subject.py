@@ -56,7 +56,10 @@ def model_config(folder: Path) -> TransNormerConfig:
         raise ConfigError(f"{folder} holds a {architecture}", "analyse reads models of this package")
     with loading_errors(folder):
         config = TransNormerConfig.from_pretrained(folder, **LOCAL)
-    require_matrices(config)
+    try:
+        require_matrices(config)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error.message}", error.hint) from error
     return config
 
 
@@ -116,7 +119,7 @@ def text_of_prompt(prompt: str, folder: Path, length: int) -> Texts:
     tokenizer = load_tokenizer(folder)
     ids = encode_text(tokenizer, prompt)[:length]
     if len(ids) < 2:
-        raise DataError(f"the prompt has {len(ids)} tokens", _TOO_SHORT)
+        raise DataError(f"the prompt has {_tokens(len(ids))}", _TOO_SHORT)
     return Texts([ids], tokenizer, {"prompt": prompt})
 
 
@@ -129,10 +132,14 @@ def attentions(model: TransNormerModel, ids: np.ndarray) -> Sequence[Tensor]:
 def _spread(stream: TokenStream, length: int, count: int, name: str) -> list[np.ndarray]:
     """`count` windows of a stream at equal distances, without overlap; fewer where it is short."""
     if len(stream) < 2:
-        raise DataError(f"{name} has {len(stream)} tokens", _TOO_SHORT)
+        raise DataError(f"{name} has {_tokens(len(stream))}", _TOO_SHORT)
     count = max(1, min(count, len(stream) // length))
     starts = np.linspace(0, max(0, len(stream) - length), count).astype(int).tolist()
     return [stream.read(start, min(start + length, len(stream))) for start in starts]
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _examples(store: ExampleStore, length: int, count: int) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transnormer.cli.console import print_text
-from transnormer.errors import ConfigError
+from transnormer.errors import ConfigError, TransNormerError
 
 
 def reproduce_figures(results: Path, runs: Path | None) -> None:
@@ -29,13 +29,20 @@ def reproduce_figures(results: Path, runs: Path | None) -> None:
 
 
 def _analyse(runs: Path, out: Path) -> None:
-    """Dilution and maps of every finished run of a folder."""
+    """Dilution and maps of every finished run of a folder that can be looked into; the others are named."""
     from transnormer.cli.analyse_attention import attention
     from transnormer.cli.analyse_dilution import dilution
 
     found = sorted(path.parent for path in runs.glob("*/result.json"))
     if not found:
         raise ConfigError(f"no finished run in {runs}", "give a folder of runs that `transnormer train` has finished")
-    dilution(found, out=out)
+    drawn = []
     for run in found:
-        attention(run, length=128, out=out)
+        try:
+            attention(run, length=128, out=out)
+        except TransNormerError as error:
+            print_text(f"left out of figures 2a and 2b: {run.name}, {error.message}")
+        else:
+            drawn.append(run)
+    if drawn:
+        dilution(drawn, out=out)
