@@ -23,6 +23,7 @@ from transnormer.files import disk_errors, to_json, write_text
 
 Line = dict[str, Any]
 
+_MEANINGFUL = 1e6  # a perplexity: more than any vocabulary of words has
 _TAIL = 16_384  # bytes in which the last line of a kind is looked for
 
 
@@ -110,6 +111,11 @@ def _parse(content: bytes) -> Iterator[Line | Damaged]:
     line = _line(len(complete) + 1, last)
     if not isinstance(line, Damaged):
         yield line
+
+
+def worth_reading(metrics: dict[str, float]) -> dict[str, float]:
+    """Without the perplexity of words that a model of bytes has hardly learned to spell: it says nothing yet."""
+    return {name: value for name, value in metrics.items() if name != "word_perplexity" or value < _MEANINGFUL}
 
 
 def _line(number: int, text: bytes) -> Line | Damaged:

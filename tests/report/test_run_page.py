@@ -67,7 +67,7 @@ def test_equal_runs_have_no_keys_that_differ(tmp_path):
 
 def test_the_test_split_stands_beside_the_validation_split(tmp_path):
     runs = [
-        write_run(tmp_path / "a", "t2-tiny", test={"loss": 1.25, "accuracy": 0.4075}),
+        write_run(tmp_path / "a", "t2-tiny", test={"loss": 1.25, "accuracy": 0.4075, "word_perplexity": 2.385e11}),
         write_run(tmp_path / "b", "t2-tiny", test={"loss": "nan", "accuracy": 0.1}),
         write_run(tmp_path / "c", "t2-tiny"),
         write_run(tmp_path / "d", "t2-tiny", finished=False),

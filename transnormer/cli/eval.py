@@ -163,7 +163,7 @@ def _show(scored: dict[str, Any]) -> None:
         rows = [(f"{row['context']:,}", *(row[way]["perplexity"] for way in ways)) for row in scored["contexts"]]
         print_table(["context", *(f"perplexity, {way}" for way in ways)], rows)
     else:
-        from transnormer.train.progress import worth_reading
+        from transnormer.journal import worth_reading
 
         print_table(["metric", "value"], worth_reading(scored["metrics"]).items())
     if counts := scored.get("counts"):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from transnormer.config.keys import flat
+from transnormer.journal import worth_reading
 from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.page import Page, Picture, Section, Table
 from transnormer.report.run_record import RunRecord
@@ -145,5 +146,7 @@ def _scores(run: RunRecord) -> dict[str, str]:
     splits = {"valid": run.result["metrics"], "test": (run.result.get("test") or {}).get("metrics", {})}
     # A result has the words nan and inf for what JSON has no number for.
     return {
-        f"{split} {name}": f"{float(value):.4g}" for split, found in splits.items() for name, value in found.items()
+        f"{split} {name}": f"{value:.4g}"
+        for split, found in splits.items()
+        for name, value in worth_reading({name: float(value) for name, value in found.items()}).items()
     }

@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from transnormer.journal import worth_reading
+
 _BAR_WIDTH = 16
 _SECONDS_SILENT = 30.0  # in a log, before a step between two lines of the journal is shown
-_MEANINGFUL = 1e6  # a perplexity: more than any vocabulary of words has
 
 
 class ProgressDisplay:
@@ -95,8 +96,3 @@ def in_hours(seconds: float) -> str:
 def in_a_line(metrics: dict[str, float]) -> str:
     """Scores for people."""
     return "  ".join(f"{name} {value:.5g}" for name, value in worth_reading(metrics).items())
-
-
-def worth_reading(metrics: dict[str, float]) -> dict[str, float]:
-    """Without the perplexity of words that a model of bytes has hardly learned to spell: it says nothing yet."""
-    return {name: value for name, value in metrics.items() if name != "word_perplexity" or value < _MEANINGFUL}
