@@ -20,6 +20,13 @@ def test_runs_need_no_word_before_them(cli: Callable, finished_run: Path, tmp_pa
     assert pages[1:] == pages[:1] * 2
 
 
+def test_a_page_without_the_ending_of_one_is_refused(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
+    done = cli("report", finished_run, "--out", tmp_path / "rep")
+    assert done.code == 2
+    assert f"give --out {tmp_path / 'rep'}.html" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_site_of_results_and_runs(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
     done = cli("report", "site", "--results", ROOT / "results", "--runs", finished_run, "--out", tmp_path / "site")
     assert (done.code, done.err) == (0, "")

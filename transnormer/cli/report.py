@@ -10,6 +10,7 @@ import typer
 from transnormer.cli.command import Command, Group
 from transnormer.cli.console import print_text
 from transnormer.cli.verbosity import spoken
+from transnormer.errors import ConfigError
 
 
 class _RunsUnlessNamed(Group):
@@ -37,6 +38,8 @@ def report_runs(
 
     Example: transnormer report runs runs/t2 runs/vanilla --out compare.html
     """
+    if out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--out: {out} has no ending that a browser knows", f"give --out {out}.html")
     from transnormer.report.page import write_page
     from transnormer.report.run_page import run_page
     from transnormer.report.run_record import read_runs
