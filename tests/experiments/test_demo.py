@@ -46,7 +46,7 @@ def test_demo(tmp_path, forked_command):
     assert llama[-4:-2] != llama[-2:]
     page = (tmp_path / "demo" / "index.html").read_text()
     assert page.count("<svg") == 3, "losses, gradient norms, dilution"
-    assert page.count("data:image/png;base64,") == 1, "attention maps"
+    assert page.count("data:image/png;base64,") == 3, "attention maps"
     assert page.count("def read_file(path") == 3, "a sample of each"
     record = json.loads((tmp_path / "demo" / "demo.json").read_text())
     for row, twin in zip(record["rows"], record["dilution"]["runs"], strict=True):

@@ -12,6 +12,8 @@ import pytest
 from browser import HOW_TO_INSTALL, Browser, find_browser, open_browser
 from run_case import write_run
 
+from transnormer.experiments.demo import COLUMNS
+from transnormer.report.page import Page, Picture, Section, Table, write_page
 from transnormer.report.run_record import read_runs
 from transnormer.report.site import write_site
 
@@ -49,6 +51,28 @@ def test_every_page_fits_and_nothing_complains(site: Path, browser: Browser, wid
         browser.open(page, width, scheme=scheme)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, page.name
     assert browser.complaints[before:] == []
+
+
+def test_a_chart_that_is_wider_than_the_screen_says_so(site: Path, browser: Browser) -> None:
+    cue = "getComputedStyle(document.querySelector('figure .scroll'), '::before').content"
+    found = []
+    for width in (400, 1280):
+        browser.open(site / "speed.html", width)
+        found.append("scroll" in browser.evaluate(cue))
+    assert found == [True, False]
+
+
+def test_the_table_of_the_demo_fits_and_its_maps_wrap(browser: Browser, tmp_path: Path) -> None:
+    rows = [["linear_elu-tiny", "0.008", "826,496", "3.172", "0.686", "0.67", "65,536 KiB", "65,536 KiB"]]
+    maps = [Picture(image="data:,", small=True)] * 3
+    write_page(Page("Demo", "", [Section("Tables", table=Table(COLUMNS, rows), pictures=maps)]), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", 1280)
+    hidden = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('table').parentNode)"
+    assert browser.evaluate(hidden) == 0
+    tops = "new Set([...document.querySelectorAll('figure')].map((each) => each.offsetTop)).size"
+    assert browser.evaluate(tops) == 1
+    browser.open(tmp_path / "page.html", 400)
+    assert browser.evaluate(tops) == 3
 
 
 def test_every_page_fits_on_paper_and_is_light_there(site: Path, browser: Browser) -> None:

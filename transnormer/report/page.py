@@ -46,13 +46,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing (`svg`) or an image (its address, with `alt` for who cannot see it), what it shows, and its files."""
+    """A drawing (`svg`) or an image (its address, with `alt` for who cannot see it), what it shows, and its files.
+
+    `small` ones stand beside each other while there is room.
+    """
 
     caption: str = ""
     svg: str = ""
     image: str = ""
     alt: str = ""
     files: Sequence[Cell] = ()
+    small: bool = False
 
 
 @dataclass(frozen=True)
