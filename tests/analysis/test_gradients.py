@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def test_without_layers_there_is_the_global_trace(tmp_path: Path) -> None:
     assert not trace.has_layers
     assert trace.norms == {GLOBAL: [3.0, 4.0, 5.0, 6.0]}
     assert len(draw([trace]).axes) == 1
+
+
+@pytest.mark.parametrize("largest", [0.12, 0.2, 0.6, 5.0, 4000.0])
+def test_ticks_of_norms_do_not_lie_over_each_other(tmp_path: Path, largest: float) -> None:
+    figure = draw([read_trace(run_of(tmp_path, [line(1, 0.08), line(2, largest)]))])
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    labels = [label for which in ("major", "minor") for label in axes.yaxis.get_ticklabels(which=which)]
+    inside = sorted(
+        (box.y0, box.y1)
+        for label in labels
+        if label.get_text() and axes.bbox.y0 < (box := label.get_window_extent()).y0 < axes.bbox.y1
+    )
+    assert len(inside) > 1
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(inside))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ std / mean of the global norm, before clipping, over the logged steps of a run (
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,14 +113,28 @@ def draw(traces: Sequence[Trace]) -> Figure:
             axes.plot(trace.steps, trace.norms[name], linewidth=1.0, color=shade, label=name)
         axes.set_title(f"{trace.name}, by layer", parse_math=False)
     for axes in (first, *rest):
-        axes.set_yscale("log")
-        for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis_formatter("{x:g}")
+        _scale(axes)
         tidy(axes, "step", "gradient norm")
         legend = axes.legend(frameon=False, fontsize="small", ncols=1 if axes is first else 4)
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure
+
+
+def _scale(axes: Any) -> None:
+    """A log axis where norms are far apart, with so many ticks that none lies over another."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.dataLim.minposy, axes.dataLim.y1
+    if not high > 3 * low:
+        return
+    decades = math.log10(high / low)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=(1,) if decades > 4 else (1, 2, 5) if decades > 1 else (1, 2, 3, 5, 7))
+    )
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _shade(share: float) -> Any:
