@@ -50,6 +50,11 @@ def test_the_same_files_give_the_same_plot(tmp_path: Path):
     assert ">bits per byte</text>" in draw_contexts([write(tmp_path / "b.json", {128: (1, 1)}, in_bytes=True)])
 
 
+def test_perplexities_far_apart_have_a_log_axis(tmp_path: Path):
+    drawn = draw_contexts([write(tmp_path / "a.json", {128: (math.log(60), math.log(54)), 1024: (math.log(1467), 7)})])
+    assert all(f">{tick}</text>" in drawn for tick in ("50", "100", "1,000", "2,000"))
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"contexts": [{}]}', '{"contexts": 3}'])
 def test_a_file_that_holds_no_curve(tmp_path: Path, content: str):
     (tmp_path / "other.json").write_text(content)

@@ -48,6 +48,13 @@ def test_lengths_that_double_have_a_tick_each() -> None:
     assert xs[1] - xs[0] == pytest.approx((xs[2] - xs[0]) / 7, abs=0.2)
 
 
+def test_values_of_several_sizes_have_a_log_axis() -> None:
+    svg = drawn(Curve("a", [0, 1, 2], [60.0, 600.0, 2800.0], dots=True), log_y=True)
+    assert {"50", "100", "200", "500", "1,000", "2,000", "5,000"} <= set(texts(svg))
+    ys = [float(circle.attrib["cy"]) for circle in svg.iter(f"{SVG}circle")]
+    assert (ys[0] - ys[1]) / (ys[0] - ys[2]) == pytest.approx(math.log(10) / math.log(2800 / 60), abs=0.01)
+
+
 def test_a_value_that_is_no_number_breaks_the_line() -> None:
     svg = drawn(Curve("a", [0, 1, 2, 3, 4], [5.0, 4.0, math.nan, 2.0, 1.0], dots=True))
     assert [len(line.attrib["points"].split()) for line in svg.iter(f"{SVG}polyline")] == [2, 2]

@@ -14,12 +14,13 @@ from transnormer.markdown import markdown_table
 from transnormer.report.curves import Curve, draw_curves
 
 _WAYS = ("windows", "positions")
+_WIDE = 10  # the ratio of perplexities from which on the small ones would be one flat line
 
 
 def draw_contexts(files: Sequence[Path]) -> str:
     """An SVG with two curves a file: dots for positions c/2 to c - 1 of a stream, a thin line for windows of c.
 
-    Of text in bytes the curves are bits per byte, of any other perplexities.
+    Of text in bytes the curves are bits per byte, of any other perplexities, on a log axis where they are far apart.
     """
     read = [read_contexts(file) for file in files]
     in_bytes = all(map(_is_in_bytes, read))
@@ -29,11 +30,13 @@ def draw_contexts(files: Sequence[Path]) -> str:
         sizes = [row["context"] for row in scored["contexts"]]
         for way in _WAYS:
             curves.append(Curve(label, sizes, _values(scored, way, in_bytes), dots=way == "positions"))
+    there = [value for curve in curves for value in curve.y if math.isfinite(value)]
     return draw_curves(
         curves,
         x_label="context c in tokens (dots: positions c/2 to c of a stream, lines: windows of c)",
         y_label="bits per byte" if in_bytes else "perplexity",
         doubling=True,
+        log_y=max(there, default=0) > _WIDE * min(there, default=0),
     )
 
 

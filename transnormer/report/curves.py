@@ -27,7 +27,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values to pixels; `doubling` puts powers of two at equal distances."""
+    """Values to pixels; `doubling` puts values of the same ratio at equal distances."""
 
     ticks: Sequence[float]
     low: float
@@ -41,16 +41,18 @@ class _Axis:
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 
 
-def draw_curves(curves: Sequence[Curve], *, x_label: str, y_label: str, doubling: bool = False) -> str:
+def draw_curves(
+    curves: Sequence[Curve], *, x_label: str, y_label: str, doubling: bool = False, log_y: bool = False
+) -> str:
     """An SVG element with the curves; the same label has the same colour, dotted or not.
 
-    `doubling` x values, such as lengths, stand at equal distances, each with its tick. A value that is not finite is a
-    gap.
+    `doubling` x values, such as lengths, stand at equal distances, each with its tick; `log_y` is for positive y values
+    of several sizes. A value that is not finite is a gap.
     """
     styles = {label: _style(at) for at, label in enumerate(dict.fromkeys(curve.label for curve in curves))}
     legend, top = _legend(styles)
     x = _x_axis([x for curve in curves for x in curve.x], doubling)
-    y = _y_axis([y for curve in curves for y in curve.y if math.isfinite(y)], top)
+    y = _y_axis([y for curve in curves for y in curve.y if math.isfinite(y)], top, log_y)
     parts = [legend, *_frame(x, y, x_label, y_label)]
     for curve in curves:
         parts += _line(curve, x, y, styles[curve.label])
@@ -91,9 +93,12 @@ def _x_axis(values: Sequence[float], doubling: bool) -> _Axis:
     return _Axis(ticks, low, high, _LEFT, _WIDTH - _RIGHT, doubling)
 
 
-def _y_axis(values: Sequence[float], top: float) -> _Axis:
+def _y_axis(values: Sequence[float], top: float, log: bool) -> _Axis:
     """Between the round numbers that surround the values."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if log and 0 < low < high:
+        ticks = _one_two_five(low, high)
+        return _Axis(ticks, ticks[0], ticks[-1], top + _HEIGHT, top, doubling=True)
     ticks = list(_round_numbers(low, high) if high > low else _round_numbers(low - 0.5, low + 0.5))
     return _Axis(ticks, ticks[0], ticks[-1], top + _HEIGHT, top)
 
@@ -104,6 +109,14 @@ def _round_numbers(low: float, high: float) -> Iterator[float]:
     step = next(factor * power for factor in (1, 2, 5, 10) if (high - low) / (factor * power) <= 6)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     yield from (float(f"{number * step:.12g}") for number in range(first, last + 1))
+
+
+def _one_two_five(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten that surround both ends."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [float(f"{factor}e{power}") for power in powers for factor in (1, 2, 5)]
+    first, last = max(step for step in steps if step <= low), min(step for step in steps if step >= high)
+    return [step for step in steps if first <= step <= last]
 
 
 def _legend(styles: dict[str, str]) -> tuple[str, float]:
