@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import shutil
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from transnormer.experiments.paper.lra import PAPER
-from transnormer.report.figures import LENGTH, Missing, early_maps, score_against_speed
+from transnormer.report.figure_section import figure_section
+from transnormer.report.figures import LENGTH, Missing, early_maps, score_against_speed, write_figure
+from transnormer.report.page import Page, render
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -51,7 +58,9 @@ def test_a_method_without_all_tasks_is_named_with_its_command(results):
     drawn = score_against_speed(results)
     assert point_of(results, "vanilla")["score"] is None
     assert any("vanilla" in note and "transnormer reproduce lra --setup tuned" in note for note in drawn.notes)
-    assert {point["method"] for point in drawn.points} == PAPER.keys()
+    assert {point["method"] for point in drawn.points} == {method for method, paper in PAPER.items() if paper} | {
+        "linear_elu"
+    }
 
 
 def test_stand_in_data_are_named(results):
@@ -70,3 +79,31 @@ def test_without_records_the_command_is_named(tmp_path):
         score_against_speed(tmp_path)
     with pytest.raises(Missing, match="transnormer analyse attention"):
         early_maps(tmp_path)
+
+
+def test_names_of_circles_cover_no_other_and_no_circle(results):
+    picture = score_against_speed(results).picture
+    picture.draw_without_rendering()
+    for axes in picture.axes:
+        boxes = [Text.get_window_extent(text) for text in axes.texts]
+        circles = []
+        for circle in axes.collections:
+            x, y = axes.transData.transform(circle.get_offsets()[0])
+            radius = math.sqrt(circle.get_sizes()[0]) / 2 * picture.dpi / 72
+            circles.append(Bbox.from_extents(x - radius, y - radius, x + radius, y + radius))
+        assert len(boxes) == len(circles)
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert not any(box.overlaps(circle) for box in boxes for circle in circles)
+
+
+def test_a_circle_says_what_it_is(results):
+    write_figure("figure1", results)
+    t2 = point_of(results, "t2")
+    memory = t2["train_peak_bytes"] / 2**30
+    said = f"t2: mean score {t2['score']:.1f} %, {t2['train_steps_per_second']:,.1f} steps/s, {memory:.2f} GiB at most"
+    svg = ET.parse(results / "figures" / "figure1.svg")
+    assert said in [title.text for title in svg.iter("{http://www.w3.org/2000/svg}title")]
+    page = render(Page("Figures", "", [figure_section(results / "figures", "figure1")]))
+    for part in (f"<title>{said}</title>", f">{memory:.2f}</td>", ">Figure 1</h2>", ">peak memory, GiB</th>"):
+        assert part in page
+    assert "<img" not in page

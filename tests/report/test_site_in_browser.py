@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from browser import HOW_TO_INSTALL, Browser, find_browser, open_browser
 from run_case import write_run
 
 from transnormer.experiments.demo import COLUMNS
+from transnormer.report.figures import write_figure
 from transnormer.report.page import Page, Picture, Section, Table, write_page
 from transnormer.report.run_record import read_runs
 from transnormer.report.site import write_site
@@ -149,6 +151,21 @@ def test_a_point_says_what_it_is(site: Path, browser: Browser) -> None:
     browser.mouse("svg.chart g.points circle")
     assert not browser.evaluate("document.getElementById('tip').hidden")
     assert " at 1,024" in browser.evaluate("document.getElementById('tip').textContent")
+
+
+def test_a_circle_of_a_figure_says_what_it_is(browser: Browser, tmp_path: Path) -> None:
+    write_figure("figure1", copy_results(tmp_path))
+    write_site(tmp_path / "results", tmp_path / "site")
+    browser.open(tmp_path / "site" / "figures.html", 1280)
+    browser.mouse("svg.drawing g.points")
+    assert " steps/s, " in browser.evaluate("document.getElementById('tip').textContent")
+
+
+def copy_results(folder: Path) -> Path:
+    """The records behind Figure 1."""
+    (folder / "results" / "bench").mkdir(parents=True)
+    shutil.copy(ROOT / "results" / "bench" / "speed-paper.json", folder / "results" / "bench")
+    return Path(shutil.copytree(ROOT / "results" / "lra-tuned", folder / "results" / "lra-tuned")).parent
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="no axe-core here; npm install --no-save axe-core, or AXE_CORE=FILE")

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from transnormer.analysis.dilution import RATIOS, Dilution, DilutionSum, dilution, mean_of, uniform_attention
-from transnormer.analysis.figure_files import tidy
+from transnormer.analysis.figure_files import tell, tidy
 from transnormer.analysis.subject import Texts, attentions
 from transnormer.models.backbone import TransNormerModel
 
@@ -18,6 +18,8 @@ PROTOCOL = (
     "signed weights, and weights without a row sum, by their absolute value as a share of their row; rows without any "
     "weight left out; area: under the curve from r = 0 to 1; equal weights: of the same weight on all visible tokens"
 )
+
+_MARKED = 10  # of so many points of a curve one says what it is
 
 
 def measure(model: TransNormerModel, texts: Texts) -> dict[str, Any]:
@@ -71,7 +73,12 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
         label, colour = row["run"].replace("$", r"\$"), f"C{index}"
         curves.plot(RATIOS, row["mean"]["scores"], color=colour, label=f"{label} (area {row['mean']['area']:.3f})")
         layers = [layer["area"] for layer in row["layers"]]
-        areas.plot(range(1, len(layers) + 1), layers, color=colour, marker="o", markersize=4)
+        areas.plot(range(1, len(layers) + 1), layers, color=colour)
+        for r, score in list(zip(RATIOS, row["mean"]["scores"], strict=True))[::_MARKED]:
+            tell(curves, r, score, f"{row['run']}: {score:.2f} of the attention within r = {r:g}", s=14, color=colour)
+        for number, layer in enumerate(row["layers"], start=1):
+            said = f"{row['run']}, layer {number} ({layer['mixer']}): area {layer['area']:.3f}"
+            tell(areas, number, layer["area"], said, s=18, color=colour)
     for causal, uniform in {row["causal"]: row["uniform"] for row in rows}.items():
         label = f"equal weights, {'causal' if causal else 'bidirectional'} (area {uniform['area']:.3f})"
         curves.plot(RATIOS, uniform["scores"], color="grey", linestyle=":" if causal else "--", label=label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from transnormer.files import disk_errors, write_json, write_text
+
+_TIP = "tip:"  # of the id of what has one
 
 
 def write_finding(
@@ -26,7 +29,7 @@ def write_finding(
     with rc_context({"svg.hashsalt": "transnormer"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
-    write_text(svg, text.getvalue())
+    write_text(svg, _with_tips(text.getvalue()))
     with disk_errors(png):
         png.write_bytes(image.getvalue())
     write_text(table, _as_csv(points))
@@ -41,6 +44,15 @@ def tidy(axes: Any, x_label: str, y_label: str) -> None:
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def tell(axes: Any, x: float, y: float, text: str, **style: Any) -> None:
+    """A point that in an SVG says to a pointer what it is; matplotlib has no place for it but the point's id."""
+    axes.scatter([x], [y], **style).set_gid(f"{_TIP}{text}")
+
+
+def _with_tips(svg: str) -> str:
+    return re.sub(rf'<g id="{_TIP}([^"]*)">', r'<g class="points"><title>\1</title>', svg)
 
 
 def _as_csv(points: Sequence[Mapping[str, Any]]) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 from matplotlib.figure import Figure as Picture
 
 from transnormer.analysis import attention_maps, dilution_of_models
-from transnormer.analysis.figure_files import tidy, write_finding
+from transnormer.analysis.figure_files import write_finding
 from transnormer.errors import DataError
 from transnormer.experiments.paper import speed
 from transnormer.experiments.paper.lra import PAPER, TASKS, LongRangeArena, locate
 from transnormer.experiments.record import read_records
 from transnormer.report.markdown import read_record
+from transnormer.report.score_drawing import draw_scores
 
 # The longest input at which the paper's vanilla transformer still fits its GPU.
 LENGTH = 2048
@@ -53,6 +54,8 @@ def score_against_speed(results: Path) -> Drawn:
         score, row = scores.get(method), rows.get(method, {})
         steps, memory = row.get("train_steps_per_second"), row.get("train_peak_bytes")
         papers = statistics.fmean(paper.values()) if paper else None
+        if score is None and papers is None:
+            continue
         if score is not None and steps is None:
             notes.append(f"{method}, without a speed at {LENGTH:,} tokens: transnormer bench speed --setting paper")
         points.append(
@@ -74,7 +77,7 @@ def score_against_speed(results: Path) -> Drawn:
         "setup": setup,
         "paper": "TransNormer T2 is highest and furthest to the right: the best mean score at the greatest speed.",
     }
-    return Drawn(_draw_scores(points, gpu, setup), points, facts, notes)
+    return Drawn(draw_scores(points, LENGTH, gpu, setup), points, facts, notes)
 
 
 def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:
@@ -106,30 +109,6 @@ def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:
     if setup in stand_ins:
         notes.append(f"the published data of {', '.join(sorted(stand_ins[setup]))}: stand-ins, compare only among ours")
     return setup, complete[setup], notes
-
-
-def _draw_scores(points: list[dict[str, Any]], gpu: str, setup: str) -> Picture:
-    figure = Picture(figsize=(10, 4.4), layout="constrained")
-    ours, papers = figure.subplots(1, 2)
-    largest = max((point["train_peak_bytes"] or 0 for point in points), default=0) or 1
-    for index, point in enumerate(points):
-        if point["score"] is not None and point["train_steps_per_second"] is not None:
-            size = 900 * (point["train_peak_bytes"] or 0) / largest
-            _circle(ours, point["train_steps_per_second"], point["score"], size, index, point["method"])
-        if point["paper_score"] is not None and point["paper_train_steps_per_second"] is not None:
-            steps, score = point["paper_train_steps_per_second"], point["paper_score"]
-            _circle(papers, steps, score, 60, index, point["method"])
-    ours.set_title(f"ours: {gpu}, set-up {setup}; area of a circle: peak memory", fontsize=9)
-    papers.set_title("the paper's tables: A6000; it prints no memory", fontsize=9)
-    for axes in (ours, papers):
-        axes.margins(0.2)
-        tidy(axes, f"training steps a second at {LENGTH:,} tokens", "mean score of five tasks, %")
-    return figure
-
-
-def _circle(axes: Any, x: float, y: float, size: float, index: int, name: str) -> None:
-    axes.scatter([x], [y], s=[size], color=f"C{index % 10}", alpha=0.5)
-    axes.annotate(name, (x, y), fontsize=7, ha="center", va="bottom")
 
 
 def dilution_curves(results: Path) -> Drawn:

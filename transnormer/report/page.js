@@ -42,13 +42,13 @@ tip.setAttribute("aria-hidden", "true");
 document.body.append(tip);
 
 // Without this script a point has its title, which browsers show late; here it is shown at once.
-for (const title of document.querySelectorAll("svg.chart g.points title")) {
+for (const title of document.querySelectorAll("svg g.points title")) {
   const point = title.parentNode;
   point.dataset.tip = title.textContent;
   title.remove();
 }
 document.addEventListener("pointerover", (event) => {
-  const text = event.target.dataset?.tip;
+  const text = event.target.closest?.("[data-tip]")?.dataset.tip;
   tip.hidden = !text;
   if (!text) return;
   tip.textContent = text;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from collections import Counter
@@ -17,6 +16,7 @@ from transnormer.files import disk_errors, write_json, write_text
 from transnormer.report.claims import FIGURE_PAGE, SPEED_PAGE, paper_claims
 from transnormer.report.context_curves import contexts, draw_contexts
 from transnormer.report.evidence import Kind
+from transnormer.report.figure_section import FIGURE_FILES, figure_section
 from transnormer.report.markdown import read_record
 from transnormer.report.page import Cell, Claim, Page, Picture, Section, Table, render
 from transnormer.report.run_page import run_page
@@ -29,8 +29,6 @@ _MANIFEST = "site.json"
 _MADE_BY = "transnormer report site"
 _HINT = "choose another --out"
 _COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
-_FIGURE_FILES = (".svg", ".png", ".csv", ".json")
-_FEW_ROWS = 60
 _UNTESTED = "No record says anything about these. Their pages have the command that makes one."
 
 
@@ -114,7 +112,7 @@ def _figure_page(results: Path) -> Page:
     """The figures that lie in results/figures, the paper's that do not, and curves over the context, drawn anew."""
     files = _figure_files(results).values()
     names = dict.fromkeys(file.stem for file in files if file.suffix in (".svg", ".png"))
-    sections = [_figure(results / "figures", name) for name in names]
+    sections = [figure_section(results / "figures", name) for name in names]
     entries = {name: entry for name, entry in CONTENTS.items() if name.startswith("figure") and name not in names}
     if missing := [f"- {name}, {entry.about}: `{entry.command}`" for name, entry in entries.items()]:
         sections.append(Section("Not drawn yet", text="\n".join(missing)))
@@ -123,37 +121,6 @@ def _figure_page(results: Path) -> Page:
         drawn = [Picture(svg=draw_contexts([file]), caption=file.stem) for file in curves]
         sections.append(Section("Context", text=text, pictures=drawn))
     return Page("Figures", "Drawn from records and checkpoints.", sections)
-
-
-def _figure(folder: Path, name: str) -> Section:
-    """A picture with its files, what its own record says of it, and its numbers as a table where they are few."""
-    there = [file for ending in _FIGURE_FILES if (file := folder / f"{name}{ending}").is_file()]
-    links = [Cell(file.suffix[1:].upper(), f"figures/{file.name}") for file in there]
-    facts, numbers = read_record(folder / f"{name}.json") or {}, folder / f"{name}.csv"
-    said = [f"The paper: {facts['paper']}"] if "paper" in facts else []
-    said += [f"Made from {', '.join(facts['sources'])}."] if "sources" in facts else []
-    return Section(
-        name,
-        text="\n\n".join(said),
-        table=_table_of(numbers) if numbers.is_file() else None,
-        notes="\n".join(f"- {note}" for note in facts.get("notes", [])),
-        pictures=[Picture(image=links[0].href, alt=f"The figure {name}; {said[0] if said else ''}", files=links)],
-    )
-
-
-def _table_of(file: Path) -> Table | None:
-    with file.open(encoding="utf-8", newline="") as text:
-        head, *rows = list(csv.reader(text)) or [[]]
-    return Table(head, [list(map(_shortened, row)) for row in rows]) if 0 < len(rows) <= _FEW_ROWS else None
-
-
-def _shortened(text: str) -> str:
-    """A number to a few digits, for the file beside it has it in full; a dash for none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text or NONE
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.5g}"
 
 
 def _links(view: TableView) -> dict[str, str]:
@@ -167,7 +134,7 @@ def _record_files(results: Path, views: Sequence[TableView]) -> dict[str, Path]:
 
 def _figure_files(results: Path) -> Mapping[str, Path]:
     files = sorted((results / "figures").glob("*.*"))
-    return {f"figures/{file.name}": file for file in files if file.suffix in _FIGURE_FILES}
+    return {f"figures/{file.name}": file for file in files if file.suffix in FIGURE_FILES}
 
 
 def _files_of(out: Path) -> set[str]:
