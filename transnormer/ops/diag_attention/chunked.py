@@ -73,8 +73,9 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def _is_differentiated(*tensors: Tensor) -> bool:
     """Whether a CPU may be asked for derivatives that PyTorch's fused attention has not: the second, and forward mode.
 
-    The formula has all of them, and takes up to a third longer in blocks of 64.
+    The formula has all of them, and takes up to a third longer in blocks of 64. An exported program goes without: the
+    formula divides the number of blocks, of which nothing can be proved where the length is open.
     """
-    if tensors[0].device.type != "cpu":
+    if tensors[0].device.type != "cpu" or torch.compiler.is_exporting():
         return False
     return has_tangents(*tensors) or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))

@@ -75,8 +75,9 @@ def check_rotation(
     size = q.shape[-1]
     if size % 2:
         raise ConfigError(f"{op}: features are rotated in pairs, and head size {size} is odd")
-    # Not `in`: PyTorch 2.13's compiler takes it for False where one of two equal sizes is dynamic.
-    if positions.shape != q.shape[:2] and positions.shape != q.shape[1:2]:
+    # Not `in`: PyTorch 2.13's compiler takes it for False where one of two equal sizes is dynamic. And by the number of
+    # dimensions first: [T] against [B, T] would ask whether T is B, which an exported program may not.
+    if positions.dim() not in (1, 2) or positions.shape != q.shape[2 - positions.dim() : 2]:
         raise ConfigError(
             f"{op}: positions must be [T] = [{q.shape[1]}] or [B, T] = {list(q.shape[:2])}, got {list(positions.shape)}"
         )
