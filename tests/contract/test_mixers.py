@@ -153,6 +153,10 @@ def test_a_wrong_input_is_named_with_what_was_expected(case):
     for wrong in (x[0], x[None], x[..., :-1], x[:, :0]):
         with pytest.raises(ConfigError, match=wanted + re.escape(str(list(wrong.shape)))):
             mixer(wrong)
+    with pytest.raises(ConfigError, match=rf"{case[0]}: x must have a floating-point dtype, got torch\.int64"):
+        mixer(x.long())
+    with pytest.raises(ConfigError, match=f"{case[0]}: x must be a tensor, got ndarray"):
+        mixer(x.numpy())
     for wrong in (mask[:, :-1], mask[:1], mask.T, mask[..., None]):
         for packed in (False, True):
             with pytest.raises(ConfigError, match=rf"{case[0]}: mask must be \[B, T\] = \[2, 70\], got"):

@@ -21,7 +21,7 @@ from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
 from transnormer.ops.rotated_attention import QKV, unpacked
-from transnormer.ops.shapes import check_mask
+from transnormer.ops.shapes import check_mask, check_tensors
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,7 @@ class Mixer(nn.Module):
         """Initialise the parameters that this module holds itself; projections initialise themselves."""
 
     def _check_input(self, x: Tensor, mask: Tensor | None) -> None:
+        check_tensors(self.name, x=x)
         if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != self.hidden_size:
             raise ConfigError(
                 f"{self.name}: x must be [B, T, {self.hidden_size}] with T ≥ 1, got {list(x.shape)}",
