@@ -24,6 +24,7 @@ from transnormer.experiments.experiment import bare
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 PUBLIC = sorted({name for name in tn.__all__ if name != "ops"} | {f"ops.{name}" for name in tn.ops.__all__})
+WITHOUT_TENSORS = {"Sampling", "TransNormerConfig", "list_mixers", "list_presets", "preset"}
 
 
 class Links(HTMLParser):
@@ -132,6 +133,12 @@ def test_the_reference_of_python_has_every_public_name():
     named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     found = [getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in named]
     assert {id(each) for each in found} == {id(public(name)) for name in PUBLIC}
+
+
+@pytest.mark.parametrize("name", sorted(set(PUBLIC) - WITHOUT_TENSORS))
+def test_what_takes_tensors_says_of_which_shape(name):
+    told, *_ = (public(name).__doc__ or "").partition(">>>")
+    assert re.search(r"\[(\.\.\.|[A-Z]), ", told), "no shape such as [B, T]"
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -35,6 +35,8 @@ _STEPS_AHEAD = 4
 class Decoder:
     """Continues `batch_size` sequences: `prefill(prompts)`, then `stream(count)` or `generate(count)` again and again.
 
+    Prompts are token ids [B, T], padded on the left; `generate` gives [B, count] new ones, `stream` [B] at a time.
+
     Decodes greedily, or with a `sampling` from torch's global generator (torch.manual_seed repeats a sequence). On CUDA
     the step of a model whose state has a constant size is recorded once and replayed; a cache that grows (`max_context`
     tokens at most) is read at another length each time, and stepped eagerly.

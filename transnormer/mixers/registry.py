@@ -121,6 +121,8 @@ def _fits(value: Any, wanted: Any) -> bool:
 def build_mixer(name: str, *, hidden_size: int, num_heads: int, causal: bool, max_length: int, **options: Any) -> Mixer:
     """Build a mixer by name; a name or option that does not exist is an error with the nearest one that does.
 
+    The mixer takes x [B, T, hidden_size] and a mask [B, T], 1 = real token, and returns [B, T, hidden_size].
+
     >>> import torch
     >>> mixer = tn.build_mixer("performer", hidden_size=64, num_heads=4, causal=True, max_length=512)
     >>> mixer(torch.randn(2, 100, 64)).shape

@@ -23,6 +23,7 @@ class DecodeCache(DynamicCache):
     """transformers' DynamicCache that also counts tokens when every layer is recurrent and none keeps keys.
 
     Rows are chosen and repeated in all that a layer holds; transformers moves keys and values alone.
+    NormAttention's hold a memory [B, H, D, D], DiagAttention's keys and values [B, H, L, D] of less than a block.
 
     >>> import torch
     >>> model = tn.TransNormerForCausalLM(tn.preset("t2-tiny"))
@@ -156,7 +157,7 @@ def write_state(cache: Cache, index: int, state: State, new_tokens: int) -> None
 
 
 def state_bytes(cache: Cache) -> int:
-    """Bytes of everything a cache holds.
+    """Bytes of everything a cache holds, of all B sequences: memories [B, H, D, D], keys and values [B, H, L, D].
 
     >>> import torch
     >>> model = tn.TransNormerForCausalLM(tn.preset("t2-tiny"))

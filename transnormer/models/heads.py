@@ -39,7 +39,7 @@ def _require_table(config: TransNormerConfig) -> None:
 
 
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
-    """Predicts the next token; generates with a state that does not grow with the sequence.
+    """Token ids [B, T] to logits of the next token [B, T, vocab_size]; generates with a state that does not grow.
 
     >>> import torch
     >>> model, tokens = tn.TransNormerForCausalLM(tn.preset("t2-tiny")), torch.randint(0, 256, (2, 100))
@@ -148,7 +148,7 @@ class MaskedLMHead(nn.Module):
 
 
 class TransNormerForMaskedLM(TransNormerPreTrainedModel):
-    """Predicts masked tokens from both sides.
+    """Token ids [B, T], some of them masked, to logits of the right ones [B, T, vocab_size], from both sides.
 
     >>> import torch
     >>> model = tn.TransNormerForMaskedLM(tn.preset("t2-tiny", causal=False))
@@ -242,7 +242,7 @@ def _pool(x: Tensor, mask: Tensor | None, config: TransNormerConfig) -> Tensor:
 
 
 class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
-    """Classifies a sequence (GLUE, four of the five LRA tasks).
+    """Classifies sequences (GLUE, four of the five LRA tasks): token ids [B, T] to logits [B, num_labels].
 
     >>> import torch
     >>> model = tn.TransNormerForSequenceClassification(tn.preset("t2-tiny", causal=False, num_labels=5))
@@ -291,6 +291,8 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
     """Classifies a pair from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval).
+
+    Token ids [B, T] and [B, T'] to logits [B, num_labels].
 
     >>> import torch
     >>> model = tn.TransNormerForPairClassification(tn.preset("t2-tiny", causal=False, num_labels=2))

@@ -66,6 +66,8 @@ def linear_cross_entropy_and_hits(
 ) -> tuple[Tensor, Tensor]:
     """What an evaluation asks for, without gradients: the summed loss, and how many targets are their row's argmax.
 
+    x [N, d], weight [V, d], bias [V] and targets [N] are those of `linear_cross_entropy`; the results are two numbers.
+
     >>> import torch
     >>> x, weight = torch.eye(3), 9 * torch.eye(3)
     >>> loss, hits = tn.ops.linear_cross_entropy_and_hits(x, weight, None, torch.tensor([0, 1, 0]))

@@ -25,7 +25,7 @@ def rms_norm(
     dtype: torch.dtype | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Normalise the last dimension; `weight` is an optional gain of that size. The result has the dtype of `x`.
+    """Normalise the last dimension of x [..., D]; `weight` [D] is an optional gain. The result has the dtype of `x`.
 
     With `dtype` it is rounded to that one instead: to bfloat16 in front of a matrix product under autocast, say.
 

@@ -69,6 +69,8 @@ def rotated_attention(
 ) -> Attended:
     """Attention with φ applied to queries and keys, both rotated by their positions.
 
+    `qkv` is packed [B, T, 3, H, D], or q, k and v, each [B, T, H, D]; the output is [B, T, H, D], the state that
+    `return_state` asks for [B, H, D, D].
     `kind` is `norm` (NormAttention without its norm, which may carry a state), or `softmax` or `rela` (DiagAttention in
     blocks of `block_size`, with dropout). Positions, inverse frequencies and reflection are those of `rotate`; without
     inverse frequencies there is no rotation. Mask, state and square sums are those of the attentions.
