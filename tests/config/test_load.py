@@ -350,7 +350,12 @@ def test_reading_a_recipe_keeps_its_lines() -> None:
         *("model.num_hidden_layers=9223372036854775808", "model.hidden_size=100000000000000000000", "optim.lr=1e300"),
         *("train.batch_size=100000000000000000000", "data.sequence_length=100000000000000000000", "optim.eps=1e-300"),
         *("train.steps=100000000000000000000", "train.keep_last=100000000000000000000", "optim.clip_norm=1e300"),
-        *("optim.weight_decay=1e300", "optim.power=1e300", "model.max_position_embeddings=100000000000000000000"),
+        *(
+            "train.threads=100000",
+            "optim.weight_decay=1e300",
+            "optim.power=1e300",
+            "model.max_position_embeddings=100000000000000000000",
+        ),
     ],
 )
 def test_numbers_beyond_any_run_are_refused_by_name(empty: Path, override: str) -> None:

@@ -45,3 +45,11 @@ def test_a_frozen_worker_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_killed_worker_is_said() -> None:
     with pytest.raises(TransNormerError, match="a worker process was killed"):
         list(workers.in_order(die_at_three, range(9), 2))
+
+
+def test_a_reader_that_stops_early_does_not_wait_for_a_frozen_worker() -> None:
+    made = workers.in_order(stop_at_three, range(9), 2)
+    assert [next(made), next(made), next(made)] == [0, 1, 2]
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 60

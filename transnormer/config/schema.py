@@ -233,6 +233,7 @@ class TrainSection(Section):
     threads: int | None = Field(
         default=None,
         gt=0,
+        le=1024,
         description="of PyTorch on a CPU; null: as OMP_NUM_THREADS says, or as many as the machine has idle cores",
     )
     context_parallel: int = Field(

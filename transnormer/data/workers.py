@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import TypeVar
 
 from transnormer.errors import ConfigError, TransNormerError
@@ -52,15 +53,25 @@ def in_order(make: Callable[[Item], Made], items: Iterable[Item], processes: int
         hint = "it may have run out of memory: use fewer with --processes"
         raise TransNormerError("a worker process was killed", hint) from None
     except TimeoutError:
-        pids = sorted(pool._processes)
-        for pid in pids:  # the pool would wait for them, too
-            os.kill(pid, signal.SIGKILL)
+        pids = _kill(pool)
         raise TransNormerError(
             f"no result for {PATIENCE:,} s: a worker, one of the processes {', '.join(map(str, pids))}, is frozen",
             "they were ended; prepare again, with --processes 1 if it happens again",
         ) from None
-    finally:  # the reader may stop early
+    except BaseException:  # the reader stops early, or a signal does: nobody wants what they make, or waits for it
+        _kill(pool)
+        raise
+    finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _kill(pool: ProcessPoolExecutor) -> list[int]:
+    """End the workers of a pool, which would wait for those that are frozen, too; returns who they were."""
+    pids = sorted(pool._processes)
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(pid, signal.SIGKILL)
+    return pids
 
 
 def _start() -> None:

@@ -53,7 +53,7 @@ def architecture_of(folder: Path) -> str:
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from error
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not architectures:
