@@ -48,6 +48,13 @@ class DataError(TransNormerError):
 
     exit_code = 5
 
+    @classmethod
+    def unreadable(cls, path: object, error: OSError) -> DataError:
+        """In the words of the operating system, which refused to read it."""
+        denied = isinstance(error, PermissionError)
+        hint = "check its permissions (ls -l)" if denied else "check the path"
+        return cls(f"cannot read {path}: {error.strerror}", hint)
+
 
 class DiskError(TransNormerError):
     """The disk is full or cannot be written."""

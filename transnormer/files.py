@@ -133,7 +133,7 @@ def read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
+        raise DataError.unreadable(path, error) from error
 
 
 def sha256(path: Path) -> str:

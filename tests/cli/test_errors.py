@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +111,60 @@ def test_exit_codes_of_the_design(
     assert done.code == code
     label = "" if kind is Preempted else "error: "  # to be stopped is no error
     assert done.err == f"{label}it went wrong with [bold] things\nhint: do [this]\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("store/manifest.json", ["data", "info", "store"]),
+        ("run/config.yaml", ["resume", "run"]),
+        ("run/result.json", ["resume", "run"]),
+        ("run/data.json", ["resume", "run", "train.steps=6"]),
+        ("run/checkpoints/step-00000004/model.safetensors", ["resume", "run", "train.steps=6"]),
+        ("run/final/model.safetensors", ["generate", "run", "--device", "cpu"]),
+        ("copy/model.safetensors", ["generate", "copy", "--device", "cpu"]),
+        ("copy/config.json", ["train", "demo", "--out", "new", "data.store=store", "model.init=copy"]),
+        ("run/journal.jsonl", ["report", "runs", "run", "--out", "page.html"]),
+        ("secret.txt", ["eval", "run", "--text", "secret.txt"]),
+    ],
+)
+def test_what_may_not_be_read_is_named_and_left_as_it_is(
+    cli: Callable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finished_run: Path,
+    store: Path,
+    file: str,
+    arguments: list[str],
+) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    shutil.copytree(finished_run / "final", tmp_path / "copy", ignore=shutil.ignore_patterns("manifest.json"))
+    shutil.copytree(store, tmp_path / "store")
+    (tmp_path / "secret.txt").write_text("a secret")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    deny(tmp_path / file, monkeypatch)
+    done = cli(*arguments)
+    assert done.code == 5
+    first, hint = done.err.splitlines()[-2:]
+    assert first.startswith("error: cannot read ")
+    assert first.endswith(f"{file}: Permission denied")
+    assert hint == "hint: check its permissions (ls -l)"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def deny(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the operating system would, also to root, whom no mode of a file keeps out."""
+    open_file, may = io.open, os.access
+
+    def open_others(path: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(path, str | Path) and Path(path).absolute() == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path, *args, **options)
+
+    monkeypatch.setattr(io, "open", open_others)
+    monkeypatch.setattr("builtins.open", open_others)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).absolute() != file and may(path, mode))
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

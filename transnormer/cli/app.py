@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.cli.verbosity import Quiet, Verbose, is_verbose, set_verbosity, spoken
-from transnormer.errors import MemoryExhausted, TransNormerError, is_out_of_memory
+from transnormer.errors import DataError, MemoryExhausted, TransNormerError, is_out_of_memory
 
 app = typer.Typer(
     name="transnormer",
@@ -87,11 +88,23 @@ def show_help(
     app(args=[*(verb or []), "--help"], prog_name="transnormer")
 
 
+@contextmanager
+def _permission_errors() -> Iterator[None]:
+    """Turn a file or folder that may not be read, wherever it is met, into a DataError that names it."""
+    try:
+        yield
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        raise DataError.unreadable(error.filename, error) from error
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; an error made for people is shown as one, any other with its traceback."""
     set_verbosity()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="transnormer")
+        with _permission_errors():
+            app(args=None if arguments is None else list(arguments), prog_name="transnormer")
     except TransNormerError as error:
         print_error(error)
         if is_verbose():

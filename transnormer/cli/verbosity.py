@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
@@ -54,6 +55,8 @@ def spoken(verb: Callable[..., None]) -> Callable[..., None]:
         verb(*arguments, **options)
 
     hints = get_type_hints(verb, include_extras=True)
+    for option in itertools.chain.from_iterable(getattr(hint, "__metadata__", ()) for hint in hints.values()):
+        option.readable = False  # typer would refuse in its own words what whoever reads the file says better
     own = [each.replace(annotation=hints[each.name]) for each in inspect.signature(verb).parameters.values()]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)

@@ -45,6 +45,8 @@ def require_model(folder: Path) -> Path:
 def _fields(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise DataError.unreadable(path, error) from error
     except (OSError, ValueError) as error:
         raise DataError(f"model.init: {path} is damaged: {error}") from error
     if not isinstance(config, dict) or config.get("model_type") != "transnormer":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.config.yaml_text import KeyPath, Lines, parse_yaml
-from transnormer.errors import ConfigError, did_you_mean
+from transnormer.errors import ConfigError, DataError, did_you_mean
 
 SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
 
@@ -73,6 +73,8 @@ def _read(name: str, path: Path) -> Recipe:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from error
+    except PermissionError as error:
+        raise DataError.unreadable(path, error) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     tree, lines = parse_yaml(text, name)

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from transnormer.errors import DataError
+from transnormer.files import read_errors
 from transnormer.models.quiet import no_progress_bars
 
 # Nothing is fetched, and no code of a model's folder is run.
@@ -24,6 +25,9 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
     transformers gives random values to what the file has no tensor for, and reads pickles where there is no safetensors
     file: both are refused here.
     """
+    for weights in folder.glob("*.safetensors"):
+        with read_errors(weights):
+            weights.open("rb").close()  # to safetensors, what may not be read does not exist
     with loading_errors(folder), no_progress_bars(), _no_warnings():
         model, report = cls.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **LOCAL, **options)
     if missing := sorted(report["missing_keys"]):

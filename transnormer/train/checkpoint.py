@@ -107,6 +107,8 @@ def verify(folder: Path) -> dict[str, Any]:
             raise BrokenCheckpoint(f"{folder}: {name} is not in the manifest")
         for name, expected in recorded.items():
             _check_file(folder, name, expected)
+    except PermissionError:
+        raise  # nothing is known to be broken, and the newest checkpoint must not go to quarantine for it
     except OSError as error:
         raise BrokenCheckpoint(f"{folder}: cannot be read: {error}") from error
     return manifest
@@ -141,7 +143,10 @@ def newest_valid(checkpoints: Path, quarantine_folder: Path) -> Found:
 
 def list_checkpoints(checkpoints: Path) -> list[Path]:
     """Committed checkpoints, oldest first, none of them verified."""
-    return sorted(checkpoints.glob("step-*"), key=lambda path: (len(path.name), path.name))
+    if not checkpoints.is_dir():
+        return []
+    found = (path for path in checkpoints.iterdir() if path.name.startswith("step-"))  # glob hides what it may not read
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def quarantine(broken: Path, quarantine_folder: Path, reason: str) -> Quarantined:
