@@ -31,6 +31,18 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Of generated or held-out 
 Size = Annotated[int | None, typer.Option(min=1, help="Of lra/pathfinder's images: 32, 64 or 128.", show_default="32")]
 
 
+def _refuse_own_text(context: typer.Context, name: str | None) -> str | None:
+    """Name what --text is for; as a callback it does so before a missing --out is complained of."""
+    is_task = name is not None and name.startswith(("lra", "glue"))
+    if name is not None and not is_task and (Path(name).is_file() or glob.has_magic(name)):
+        files = [*(context.params.get("text") or []), name]
+        # A shell replaces a pattern without quotes by the files that it finds.
+        texts = (word for file in files for word in ("--text", file))
+        hint = command("data", "prepare", *texts, "--out", context.params.get("out", "store"))
+        raise ConfigError(f"'{name}' is no corpus, it names text of your own", hint)
+    return name
+
+
 @app.command(cls=Command)
 @spoken
 def prepare(
@@ -39,6 +51,7 @@ def prepare(
         str | None,
         typer.Argument(
             metavar="NAME",
+            callback=_refuse_own_text,
             help="python, wikitext103, wikitext2, enwik8, enwiki; lra/listops, lra/text, lra/retrieval, "
             "lra/pathfinder, lra/image; glue/mnli, glue/qnli, glue/qqp, glue/sst2, glue/mrpc, glue/cola, glue/rte; "
             "leave it out with --text.",
@@ -98,11 +111,6 @@ def prepare(
             print_text(f"use it: {command('train', name, '--out', 'run', *arguments)}")
         return
     _refuse({"--limit": limit, **for_lra, "--max-length": max_length}, "is for the lra and glue tasks")
-    if name is not None and (Path(name).is_file() or glob.has_magic(name)):
-        files = [*(text or []), name]
-        # A shell replaces a pattern without quotes by the files that it finds.
-        hint = command("data", "prepare", *(word for file in files for word in ("--text", file)), "--out", out)
-        raise ConfigError(f"'{name}' is no corpus, it names text of your own", hint)
     if text and name not in (None, "text"):
         raise ConfigError(f"--text and the corpus '{name}' are both given", hint="leave one of them out")
     if text and source:
