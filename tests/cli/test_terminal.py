@@ -227,6 +227,27 @@ def test_who_names_no_run_is_told_which_there_are(
     assert cli(verb, "on").code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report runs on --out page.html",
+        "report site --runs on --out site",
+        "analyse gradients on --out figures",
+        "train demo --out new model.init=on",
+    ],
+)
+def test_who_reads_runs_is_told_which_there_are_too(
+    cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/one").mkdir(parents=True)
+    Path("runs/one/config.yaml").write_text("seed: 1\n")
+    done = cli(*words.split())
+    assert "runs there are: " in done.err
+    assert done.err.endswith("runs/one\n")
+    assert done.code == 2
+
+
 def test_a_missing_file_an_unmatched_pattern_and_a_permission_are_one_kind(
     cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from transnormer.analysis.figure_files import tidy
-from transnormer.errors import ConfigError, DataError
+from transnormer.config.known_runs import require_run
+from transnormer.errors import DataError
 from transnormer.journal import read_journal
 
 GLOBAL = "global"
@@ -61,8 +62,7 @@ def read_trace(run: Path, name: str | None = None, after: int = 0) -> Trace:
 
     Where only a part of a run logged its layers, the trace is that of those steps.
     """
-    if not (run / "config.yaml").is_file():
-        raise ConfigError(f"{run} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
+    require_run(run)
     journal = run / "journal.jsonl"
     if not journal.is_file():
         raise DataError(f"{run} has no journal (journal.jsonl)", "give the folder of a run that has made steps")

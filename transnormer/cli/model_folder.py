@@ -18,7 +18,8 @@ class Weights(StrEnum):
 
 def model_folder(path: Path, weights: Weights | None) -> Path:
     """The folder of a run's weights (final unless another is asked for), or the model folder itself."""
-    from transnormer.train.run_folder import RunFolder, hint_of_runs
+    from transnormer.config.known_runs import hint_of_runs
+    from transnormer.train.run_folder import RunFolder
 
     if (path / "config.yaml").is_file():
         from transnormer.train.checkpoint import weights_folder

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from transnormer.config.known_runs import hint_of_runs
 from transnormer.config.model_fields import field_types
 from transnormer.config.recipe import read_recipe
 from transnormer.config.renamed import upgraded
@@ -35,10 +36,7 @@ def require_model(folder: Path) -> Path:
     """The folder itself, if it holds a model."""
     if not (folder / MODEL_CONFIG).is_file():
         problem = "is neither a run nor a model folder" if folder.is_dir() else "does not exist"
-        raise ConfigError(
-            f"model.init: {folder} {problem}",
-            hint="give the folder that `transnormer train` or `transnormer export` wrote",
-        )
+        raise ConfigError(f"model.init: {folder} {problem}", hint=hint_of_runs(folder))
     return folder
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from transnormer.errors import ConfigError, DataError
+from transnormer.config.known_runs import require_run
+from transnormer.errors import DataError
 from transnormer.journal import read_journal
 
 
@@ -51,8 +52,7 @@ def read_run(folder: Path) -> RunRecord:
     """Read a run folder; a folder that is none, or a damaged line, is an error that names the file."""
     config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"
     data_file = folder / "data.json"
-    if not config_file.is_file():
-        raise ConfigError(f"{folder} is not a run folder (no config.yaml)", "give a folder made by `transnormer train`")
+    require_run(folder)
     lines = read_journal(journal_file) if journal_file.is_file() else []
     for line in lines:
         if line["kind"] == "train" and not {"loss", "tokens"} <= line.keys():

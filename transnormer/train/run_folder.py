@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transnormer.config.known_runs import require_run
 from transnormer.config.load import dump_config, read_config
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, DataError, DiskError, command
@@ -33,8 +33,6 @@ from transnormer.journal import last_line, read_journal
 
 if TYPE_CHECKING:
     from transnormer.data.open_store import Store
-
-_RUNS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,7 @@ class RunFolder:
 
     def require_run(self) -> None:
         """Refuse a folder that holds no run."""
-        if not self.config_file.is_file():
-            raise ConfigError(f"{self.path} is not a run folder (it has no config.yaml)", hint=hint_of_runs(self.path))
+        require_run(self.path)
 
     def create(self) -> None:
         """Make the folder and its parents; an existing empty one is as good."""
@@ -295,15 +292,3 @@ class RunFolder:
             )
         if any(path.name != "lock" and not path.name.startswith(TEMPORARY) for path in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty", hint="choose another --out")
-
-
-def hint_of_runs(missing: Path) -> str:
-    """What to give instead of a folder that is no run: those in it, beside it, here and in runs/."""
-    places = (missing, missing.parent, Path(), Path("runs"))
-    found = {path.parent for place in places if place.is_dir() for path in sorted(place.glob("*/config.yaml"))}
-    found.discard(missing)
-    if not found:
-        return "give the folder that `transnormer train --out` wrote"
-    newest = sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
-    names = [shlex.quote(str(run)) for run in newest[:_RUNS_NAMED]]
-    return f"runs there are: {', '.join(names)}{', ...' if len(newest) > _RUNS_NAMED else ''}"
