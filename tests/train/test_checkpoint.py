@@ -187,6 +187,18 @@ def test_prune_keeps_the_newest_and_the_best(checkpoints: Path) -> None:
     assert len(list(checkpoints.iterdir())) == 3
 
 
+def test_checkpoints_that_may_not_be_listed_are_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that took them for gone would begin anew."""
+
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        checkpoint.list_checkpoints(tmp_path)
+
+
 def test_a_disk_that_refuses_to_prune_is_said(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
         make(checkpoints, step)
