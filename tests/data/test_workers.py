@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from transnormer.errors import TransNormerError
 
 def double(number: int) -> int:
     return 2 * number
+
+
+def large(number: int) -> bytes:
+    return bytes(2**26)
 
 
 def stop_at_three(number: int) -> int:
@@ -53,3 +58,13 @@ def test_a_reader_that_stops_early_does_not_wait_for_a_frozen_worker() -> None:
     began = time.monotonic()
     made.close()
     assert time.monotonic() - began < 60
+
+
+def test_a_reader_that_stops_early_does_not_wait_for_the_rest_of_a_result() -> None:
+    for _ in range(3):
+        made = workers.in_order(large, range(100), 2)
+        next(made)
+        closing = threading.Thread(target=made.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()

@@ -71,6 +71,8 @@ def _kill(pool: ProcessPoolExecutor) -> list[int]:
     for pid in pids:
         with suppress(ProcessLookupError):  # it has ended by itself
             os.kill(pid, signal.SIGKILL)
+    # The pool would wait for the rest of a result that one of them was handing over: now it has an end there.
+    pool._result_queue._writer.close()  # type: ignore[attr-defined]
     return pids
 
 
