@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from transnormer.data.block_sums import BlockSums
 from transnormer.data.manifest import Shard, prepare_again
 from transnormer.errors import DataError
 from transnormer.files import flush, read_errors
@@ -36,12 +37,12 @@ class ArrayWriter:
     def _start_file(self, kept: int = 0) -> None:
         self._file_name = f"{self.name}-{len(self._shards):05d}.bin"
         path = self.folder / self._file_name
-        self._sha256 = hashlib.sha256()
+        self._sha256, self._blocks = hashlib.sha256(), BlockSums()
         self._file: BinaryIO = path.open("r+b" if kept else "wb")
         if kept:
             self._file.truncate(kept * self.dtype.itemsize)
             while data := self._file.read(2**20):
-                self._sha256.update(data)
+                self._update_sums(data)
         self._in_file = kept
         self.entries += kept
 
@@ -54,14 +55,19 @@ class ArrayWriter:
             fitting, values = np.split(values, [self.max_entries - self._in_file])
             data = fitting.astype(self.dtype).tobytes()
             self._file.write(data)
-            self._sha256.update(data)
+            self._update_sums(data)
             self._in_file += len(fitting)
             self.entries += len(fitting)
 
     def _end_file(self) -> None:
         flush(self._file)
         self._file.close()
-        self._shards.append(Shard(file=self._file_name, tokens=self._in_file, sha256=self._sha256.hexdigest()))
+        sha256, crc32 = self._sha256.hexdigest(), self._blocks.hexdigest()
+        self._shards.append(Shard(file=self._file_name, tokens=self._in_file, sha256=sha256, crc32=crc32))
+
+    def _update_sums(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self._blocks.update(data)
 
     def finish(self) -> list[Shard]:
         """All files, on the disk, in reading order."""

@@ -5,13 +5,14 @@ Of a token store:
     {
       "format": "transnormer-token-store",   always this
       "version": 1,                          of this description
-      "digest": "9f0c...",                   sha256 of the manifest itself, with this field empty (see `digest_of`)
+      "digest": "9f0c...",                   sha256 of the manifest itself, with this field empty and without crc32
       "dtype": "uint16",                     of every shard: flat little-endian uint16, or uint32 above 65,536 ids
       "vocab_size": 259,                     every id in every shard is smaller
       "splits": {
         "train": {
           "tokens": 1000, "bytes": 990, "words": 180,     see SplitInfo
-          "shards": [{"file": "train-00000.bin", "tokens": 1000, "sha256": "..."}]       in reading order
+          "shards": [{"file": "train-00000.bin", "tokens": 1000, "sha256": "...",        in reading order
+                      "crc32": "..."}]                    of each 64 KiB, eight digits; stores from before have none
         }
       },
       "tokenizer": [{"file": "tokenizer/tokenizer.json", "size": 2000, "sha256": "..."}],   may be empty
@@ -31,15 +32,26 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
+from transnormer.data.block_sums import place_of, sums_of
 from transnormer.errors import ConfigError, DataError, command
-from transnormer.files import read_errors, sha256
+from transnormer.files import read_errors
 
 FILE_NAME = "manifest.json"
 PIECES_FILE = "pieces.json"  # what a store that was split into pieces has instead
 # What a store of each format holds, for the message that another kind was needed.
 CONTENTS = {"transnormer-token-store": "running text", "transnormer-example-store": "labelled examples"}
+_IDENTITY = {"for": "digest"}  # the context of a dump for the digest
 
 
 def _inside_the_store(name: str) -> str:
@@ -78,11 +90,12 @@ class AnyManifest(Strict):
 
 
 class RecordedFile(NamedTuple):
-    """A file as the manifest has it: its path inside the store, its size in bytes, its sha256."""
+    """A file as the manifest has it: its path inside the store, its size in bytes, its sha256, sums of its blocks."""
 
     file: str
     size: int
     sha256: str
+    crc32: str = ""
 
 
 class Shard(Strict):
@@ -91,6 +104,13 @@ class Shard(Strict):
     file: FileName
     tokens: int = Field(ge=0)
     sha256: Sha256
+    crc32: str = Field(default="", pattern="^([0-9a-f]{8})*$")
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Sums of blocks say where a file was altered, never which file it is."""
+        without = "crc32" if not self.crc32 or info.context == _IDENTITY else None
+        return {name: value for name, value in dump(self).items() if name != without}
 
 
 class Split(Strict):
@@ -142,7 +162,7 @@ AnyKind = TypeVar("AnyKind", bound=AnyManifest)
 
 def shard_files(shards: Sequence[Shard], dtype: np.dtype) -> list[RecordedFile]:
     """The files of an array of this dtype."""
-    return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256) for shard in shards]
+    return [RecordedFile(shard.file, shard.tokens * dtype.itemsize, shard.sha256, shard.crc32) for shard in shards]
 
 
 def tokenizer_files(files: Sequence[TokenizerFile]) -> list[RecordedFile]:
@@ -156,8 +176,8 @@ def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
 
 
 def digest_of(manifest: AnyManifest) -> str:
-    """sha256 of the manifest as compact JSON with sorted keys and an empty digest: the identity of a store."""
-    plain = {**manifest.model_dump(), "digest": ""}
+    """sha256 of the manifest as compact JSON with sorted keys, an empty digest and no crc32: a store's identity."""
+    plain = {**manifest.model_dump(context=_IDENTITY), "digest": ""}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -201,13 +221,15 @@ def check_hashes(store: Path, manifest: AnyManifest) -> None:
         try:
             _check_sizes(store, [recorded])
             with read_errors(path):
-                actual = sha256(path)
+                actual, blocks = sums_of(path)
         except DataError as problem:
             wrong.append(problem.message)
             continue
         if actual != recorded.sha256:
             shown = f"{actual[:12]}..., not {recorded.sha256[:12]}... as recorded"
-            wrong.append(f"{path} was altered: its sha256 is {shown}")
+            wrong.append(f"{path} was altered{place_of(blocks, recorded.crc32)}: its sha256 is {shown}")
+        elif recorded.crc32 not in ("", blocks):
+            wrong.append(f"{store / FILE_NAME} was edited: the crc32 of {recorded.file} do not match")
     if wrong:
         raise DataError("; ".join(wrong), prepare_again(store))
 
@@ -243,7 +265,7 @@ def prepare_again(store: Path) -> str:
 
 def _check_sizes(store: Path, files: Iterable[RecordedFile]) -> None:
     """A DataError names the first file that is missing or has another size."""
-    for file, size, _ in files:
+    for file, size, *_ in files:
         path = store / file
         if not path.is_file():
             raise DataError(f"{path} is missing", prepare_again(store))

@@ -105,10 +105,10 @@ PROMISES = (
     Promise(
         "R10",
         "changed data",
-        "A store that was cut, swapped or edited is refused, exit 5, with the file; `data verify` finds any flip.",
+        "A store that was cut, swapped or edited is refused, exit 5, with the file; `data verify` places any flip.",
         200,
         "200 flips",
-        "A flip is found by `data verify`, which names the shard and not the offset; training reads without hashing.",
+        "`data verify` names the 64 KiB of a shard, in older stores the shard; training reads without hashing.",
     ),
     Promise(
         "R11",
