@@ -143,7 +143,8 @@ def test_an_out_that_cannot_be_made_is_named(cli: Callable, finished_run: Path, 
     done = cli("train", "demo", "--out", tmp_path / "file" / "run")
     assert done.code == 6
     assert "Not a directory" in done.err
-    done = cli("report", finished_run, "--out", tmp_path)
+    (tmp_path / "page.html").mkdir()
+    done = cli("report", finished_run, "--out", tmp_path / "page.html")
     assert done.code == 6
     assert "Is a directory" in done.err
 

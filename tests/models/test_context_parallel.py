@@ -85,6 +85,29 @@ def test_loss_and_all_gradients_are_those_of_one_process(
     require_equal(whole, run_in_group(size, learn_piece, size, config, lengths, recompute))
 
 
+def learn_packed(
+    rank: int, size: int, config: TransNormerConfig, lengths: list[int]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of this rank's piece of one row of packed sequences."""
+    model = backbone(config).train()
+    model.gradient_checkpointing_enable()
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(0, 50, (1, LENGTH), generator=generator)
+    weights = torch.randn(1, LENGTH, 32, generator=generator, dtype=torch.float64)
+    ids, weights = (x.chunk(size, dim=1)[rank] for x in (ids, weights))
+    context = Context(rank, size, torch.distributed.group.WORLD) if size > 1 else None
+    hidden = model(ids, cu_seqlens=torch.tensor([0, *lengths]).cumsum(0), context=context).last_hidden_state
+    return loss_and_gradients(model, (hidden.sin() * weights).sum())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("lengths", [[24, 40], [5, 11, 40, 1, 7]], ids=str)  # some over several pieces, some in one
+@pytest.mark.parametrize("fields", [{"causal": True}, {"causal": False, "position_embedding": "sinusoidal"}], ids=str)
+def test_packed_sequences_over_several_pieces(size: int, lengths: list[int], fields: dict[str, Any]) -> None:
+    config = small("t2", **fields)
+    require_equal(learn_packed(0, 1, config, lengths), run_in_group(size, learn_packed, size, config, lengths))
+
+
 def learn_language(rank: int, size: int, config: TransNormerConfig) -> tuple[Tensor, dict[str, Tensor]]:
     torch.manual_seed(3)
     model = TransNormerForCausalLM(config).double()
@@ -143,6 +166,10 @@ def test_what_processes_that_share_sequences_cannot_do() -> None:
         model(ids, use_cache=True, context=NOBODY)
     with pytest.raises(ConfigError, match="12 tokens is not a whole number of blocks of 8"):
         model(ids[:, :12], context=NOBODY)
+    with pytest.raises(ConfigError, match="piece 2 of 2 begins 13 tokens into a sequence, inside a block of 8"):
+        model(ids, cu_seqlens=torch.tensor([0, 3, 4 * BLOCK]), context=NOBODY)
+    with pytest.raises(ConfigError, match="cu_seqlens must end at T = 32"):  # they are those of the whole row
+        model(ids, cu_seqlens=torch.tensor([0, 2 * BLOCK]), context=NOBODY)
     learned = backbone(small("t2", position_embedding="learned", max_position_embeddings=31))
     with pytest.raises(ConfigError, match="input of 32 tokens, but the learned positions end at 31"):
         learned(ids, context=NOBODY)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.linear import XavierLinear, should_pack, should_share_a_kernel
+from transnormer.mixers.components.packed_row import PackedRow, packed_row
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
@@ -74,6 +75,7 @@ class Mixer(nn.Module):
         *,
         packed: bool = False,
         context: Context | None = None,
+        cu_seqlens: Tensor | PackedRow | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
 
@@ -81,8 +83,18 @@ class Mixer(nn.Module):
         finite.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         With a `context` x is a piece of sequences that several processes share, their padding on the right.
+        With `cu_seqlens` [N + 1] x is one row of N sequences, packed, none of which sees another.
         """
         self._check_input(x, mask)
+        if cu_seqlens is not None:
+            row = cu_seqlens
+            if not isinstance(row, PackedRow):
+                row = packed_row(self.name, row, x, mask, context)
+            if state is not None:
+                raise ConfigError(
+                    f"{self.name}: packed sequences carry no state", "call each sequence with its own state"
+                )
+            return self.mix_packed(x, row) if context is None else self.mix_piece(x, None, context, row)
         if context is not None:
             return self.mix_piece(x, mask, context)
         if isinstance(state, FixedState):
@@ -103,8 +115,18 @@ class Mixer(nn.Module):
     def mix(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor | tuple[Tensor, State]:
         """The method itself, on right-padded input. Returns (y, new state) exactly when a state is given."""
 
-    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        """The method on this process's piece x [B, T, hidden_size]; all pieces together are `mix` of the whole."""
+    def mix_packed(self, x: Tensor, row: PackedRow) -> Tensor:
+        """The method on the sequences of a row x [1, T, hidden_size]: here as right-padded rows of a batch."""
+        rows, mask = row.padded(x)
+        mixed = self.mix(rows, mask, None)
+        assert isinstance(mixed, Tensor)
+        return row.flat(mixed)
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context, row: PackedRow | None = None) -> Tensor:
+        """The method on this process's piece x [B, T, hidden_size]; all pieces together are `mix` of the whole.
+
+        With `row` they are `mix_packed`.
+        """
         raise ConfigError(f"{self.name}: several processes cannot share a sequence", "use train.context_parallel=1")
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None, *, packed: bool = False) -> Tensor:

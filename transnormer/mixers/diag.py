@@ -10,6 +10,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.matrix import pair_scores, softmax_over, visible_pairs
+from transnormer.mixers.components.packed_row import PackedPiece, PackedRow
 from transnormer.mixers.components.packing import take
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import (
@@ -82,11 +83,16 @@ class DiagAttention(AttentionMixer):
         return options["block_size"]
 
     def mix(
-        self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        state: State | None,
+        queries_from: Tensor | None = None,
+        row: PackedRow | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """XNorm of the attention inside blocks, Q and K rotated by their positions there, and the output projection."""
         qkv, rotation = self.project_qkv(x, queries_from), self.rotation(x)
-        positions = token_positions(x, state["length"] if state else None)
+        positions = row.positions if row else token_positions(x, state["length"] if state else None)
         if state is not None:  # which keeps keys as they were rotated
             q, k, v = unpacked(qkv)
             q, k = self.rotation.rotate(q, k, positions % self.block_size)
@@ -102,14 +108,30 @@ class DiagAttention(AttentionMixer):
                 causal=self.causal,
                 block_size=self.block_size,
                 mask=mask,
+                cu_seqlens=row.cu_seqlens if row else None,
                 dropout_p=self.dropout if self.training else 0.0,
                 return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
             )
         y = self.xnorm.projected(self.o_proj, attended.out, attended.square_sums, dtype=dtype_of(qkv), mask=mask)
         return y if state is None else (y, self._remember(k, v, mask, state))
 
-    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+    def mix_packed(self, x: Tensor, row: PackedRow) -> Tensor:
+        mixed = self.mix(x, None, None, row=row)
+        assert isinstance(mixed, Tensor)
+        return mixed
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context, row: PackedRow | None = None) -> Tensor:
         """As `mix`: a token sees nothing outside its block, and a piece is whole blocks."""
+        if row is not None:
+            assert isinstance(row, PackedPiece)
+            for piece, carried in enumerate(row.carried):  # all pieces, so that all processes raise, or none
+                if carried % self.block_size:
+                    raise ConfigError(
+                        f"diag: piece {piece + 1} of {context.size} begins {carried} tokens into a sequence, inside a "
+                        f"block of {self.block_size}",
+                        "let a sequence that goes on in the next piece have whole blocks before it",
+                    )
+            return self.mix_packed(x, row)
         if x.shape[1] % self.block_size:
             raise ConfigError(
                 f"diag: a piece of {x.shape[1]} tokens is not a whole number of blocks of {self.block_size}"

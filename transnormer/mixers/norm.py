@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.matrix import pair_scores, visible_pairs
+from transnormer.mixers.components.packed_row import PackedPiece, PackedRow
 from transnormer.mixers.components.positions import Rotation, token_positions
 from transnormer.mixers.components.state import FixedState, fixed_memory
 from transnormer.mixers.components.xnorm import XNorm
@@ -33,6 +35,8 @@ class NormAttention(AttentionMixer):
     >>> layer = tn.NormAttention(hidden_size=64, num_heads=4, causal=True, position="lrpe")
     >>> layer(torch.randn(2, 100, 64)).shape
     torch.Size([2, 100, 64])
+    >>> layer(torch.randn(1, 100, 64), cu_seqlens=torch.tensor([0, 30, 100])).shape  # two sequences, packed
+    torch.Size([1, 100, 64])
     """
 
     traits = Traits(
@@ -65,18 +69,24 @@ class NormAttention(AttentionMixer):
         self.xnorm = XNorm(xnorm, hidden_size, causal)
 
     def mix(
-        self, x: Tensor, mask: Tensor | None, state: State | None, queries_from: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        state: State | None,
+        queries_from: Tensor | None = None,
+        row: PackedRow | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """XNorm(φ(Q)(φ(K)ᵀV)) and the output projection, φ(Q) and φ(K) rotated by their positions."""
         qkv = self.project_qkv(x, queries_from)
         out, memory, square_sums = rotated_attention(
             qkv,
-            token_positions(x, state["length"] if state else None),
+            row.positions if row else token_positions(x, state["length"] if state else None),
             **self.rotation(x),
             kind="norm",
             causal=self.causal,
             feature_map=self.feature_map,
             mask=mask,
+            cu_seqlens=row.cu_seqlens if row else None,
             state=state.get("memory") if state else None,
             return_state=state is not None,
             return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
@@ -86,16 +96,48 @@ class NormAttention(AttentionMixer):
             return y
         return y, {"length": state["length"] + real_tokens(x, mask), "memory": memory}
 
-    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+    def mix_packed(self, x: Tensor, row: PackedRow) -> Tensor:
+        mixed = self.mix(x, None, None, row=row)
+        assert isinstance(mixed, Tensor)
+        return mixed
+
+    def mix_piece(self, x: Tensor, mask: Tensor | None, context: Context, row: PackedRow | None = None) -> Tensor:
         """As `mix`, with the φ(K)ᵀV of the pieces that this one sees as its state."""
         projected = self.project(x)
         q, k, v = (in_range_of_sums(part) for part in projected)
-        q, k = self.rotation.rotate(q, k, context.first_position(x) + token_positions(x, None), self.feature_map)
-        memory = key_value_sums(zero_padding(k, mask), zero_padding(v, mask))
-        state = context.sum_of_others(memory, causal=self.causal)
-        out = norm_attention(q, k, v, causal=self.causal, feature_map="identity", mask=mask, state=state)
+        positions = row.positions if row else context.first_position(x) + token_positions(x, None)
+        q, k = self.rotation.rotate(q, k, positions, self.feature_map)
+        if row is None:
+            memory = key_value_sums(zero_padding(k, mask), zero_padding(v, mask))
+            state = context.sum_of_others(memory, causal=self.causal)
+        else:
+            state = self._states_of_sequences(k, v, context, row)
+        out = norm_attention(
+            q,
+            k,
+            v,
+            causal=self.causal,
+            feature_map="identity",
+            mask=mask,
+            cu_seqlens=row.cu_seqlens if row else None,
+            state=state,
+        )
         assert isinstance(out, Tensor)
         return self.xnorm.projected(self.o_proj, out, dtype=dtype_of(projected), mask=mask)
+
+    def _states_of_sequences(self, k: Tensor, v: Tensor, context: Context, row: PackedRow) -> Tensor:
+        """φ(K)ᵀV of what each sequence of this piece has, and sees, in other pieces: [N, H, D, D].
+
+        Only the first has tokens in earlier ones, and only the last in later ones.
+        """
+        assert isinstance(row, PackedPiece)
+        others = len(row.cu_seqlens) - 2
+        tail = key_value_sums(k[:, row.last_start :], v[:, row.last_start :])
+        states = F.pad(context.sum_of(tail, row.before), (0, 0) * 3 + (0, others))
+        if self.causal:
+            return states
+        head = key_value_sums(k[:, : row.first_end], v[:, : row.first_end])
+        return states + F.pad(context.sum_of(head, row.behind), (0, 0) * 3 + (others, 0))
 
     def matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """φ(Q)φ(K)ᵀ, rotated: signed, and without a denominator, in whose place XNorm stands."""

@@ -16,6 +16,7 @@ from transformers.utils import can_return_tuple
 from transnormer.errors import ConfigError
 from transnormer.mixers.components.batch_norm import BatchNorm
 from transnormer.mixers.components.context import Context
+from transnormer.mixers.components.packed_row import PackedRow, packed_row
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.positions import Rotation, sinusoidal_embedding, token_positions
 from transnormer.mixers.components.state import FixedState
@@ -113,6 +114,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
         position_ids: Tensor | None = None,
         right_padded: bool = False,
         context: Context | None = None,
+        cu_seqlens: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only.
@@ -122,6 +125,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
         `output_attentions` adds the weights [B, H, T, T] of each layer, written out beside the computation, which never
         holds them for most methods; where a method has none, that is an error.
         `context` says that the tokens are this process's piece of sequences that a group of processes shares.
+        `cu_seqlens` [N + 1] says that the one row [1, T] is N sequences, packed, none of which sees another; with a
+        context it is that of the whole row. transformers' collators call it `cu_seq_lens_q`.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -145,6 +150,12 @@ class TransNormerModel(TransNormerPreTrainedModel):
 
         if context is not None:
             _check_piece(past_key_values, output_attentions, attention_mask, right_padded)
+        row = None
+        if (bounds := cu_seqlens if cu_seqlens is not None else cu_seq_lens_q) is not None:
+            _check_packable(past_key_values, output_attentions)
+            row = packed_row("the model", bounds, tokens, attention_mask, context)
+        elif position_ids is not None and attention_mask is None and past_key_values is None:
+            _check_one_sequence(position_ids)
 
         new = tokens.shape[1]
         past = 0 if past_key_values is None else seen_tokens(past_key_values, self.config)
@@ -157,16 +168,18 @@ class TransNormerModel(TransNormerPreTrainedModel):
 
         # Padding is whatever a caller left there, perhaps no number.
         embedded = self._look_up(tokens) if inputs_embeds is None else zero_padding(tokens, mask)
+        first = past if context is None else context.first_position(embedded)
         if position_ids is None:
             position_ids = token_positions(embedded, None if past_key_values is None else length)
-            position_ids = position_ids if context is None else position_ids + context.first_position(embedded)
-        x = self._embed(embedded, position_ids, past if context is None else context.first_position(embedded))
+            position_ids = position_ids if context is None else position_ids + first
+            position_ids = position_ids if row is None else row.positions
+        x = self._embed(embedded, position_ids, first + new if row is None else row)
         hidden_states, attentions = [x], []
         for index, layer in enumerate(cast(Sequence[Layer], self.layers)):
             if output_attentions:
                 attentions.append(layer.attention_matrix(x, mask))
             if past_key_values is None:
-                x = layer.mixed(x, mask, context)
+                x = layer.mixed(x, mask, context, row)
             else:
                 x, state = layer(x, mask, read_state(past_key_values, index, length))
                 write_state(past_key_values, index, state, new)
@@ -191,7 +204,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
 
         The states are changed in place, all but their `length`; whether the sequence still fits, the caller must know.
         """
-        x = self._embed(self.embed_tokens(tokens), states[0]["length"][:, None], past=0)
+        x = self._embed(self.embed_tokens(tokens), states[0]["length"][:, None], needed=1)
         for layer, state in zip(self.layers, states, strict=True):
             x, _ = layer(x, None, state)
         return self.final_norm(x)
@@ -212,18 +225,21 @@ class TransNormerModel(TransNormerPreTrainedModel):
                 "take the model's own tokenizer; for added tokens: model.resize_token_embeddings(len(tokenizer))",
             ) from None
 
-    def _embed(self, x: Tensor, positions: Tensor, past: int) -> Tensor:
-        """Add what the embedding knows about positions [T] or [B, T] to x [B, T, hidden_size]."""
+    def _embed(self, x: Tensor, positions: Tensor, needed: int | PackedRow) -> Tensor:
+        """Add what the embedding knows about positions [T] or [B, T] to x [B, T, hidden_size].
+
+        `needed` is how many positions there must be, or a row to ask.
+        """
         config = self.config
         if config.scale_embedding and config.embedding == "table":
             x = x * config.hidden_size**0.5
         if config.position_embedding == "sinusoidal":
             x = x + sinusoidal_embedding(positions, config.hidden_size, x.dtype)
         elif config.position_embedding == "learned":
-            if past + x.shape[1] > config.max_position_embeddings:
+            needed = needed.longest if isinstance(needed, PackedRow) else needed
+            if needed > config.max_position_embeddings:
                 raise ConfigError(
-                    f"input of {past + x.shape[1]} tokens, but the learned positions end at "
-                    f"{config.max_position_embeddings}",
+                    f"input of {needed} tokens, but the learned positions end at {config.max_position_embeddings}",
                     "raise max_position_embeddings or shorten the input",
                 )
             x = x + self.embed_positions(positions)
@@ -272,6 +288,24 @@ def _check_piece(cache: Cache | None, attentions: bool, mask: Tensor | None, rig
         raise ConfigError(
             "processes that share sequences need their padding on the right, and right_padded=True",
             "padding elsewhere would have to move from one process to another",
+        )
+
+
+def _check_packable(cache: Cache | None, attentions: bool) -> None:
+    """What packed sequences cannot have."""
+    if cache is not None or attentions:
+        raise ConfigError(
+            "packed sequences have neither decode states nor attention matrices",
+            "call the model with each sequence, or with a padded batch",
+        )
+
+
+def _check_one_sequence(position_ids: Tensor) -> None:
+    """Positions that begin anew are those of packed sequences, which would see each other without `cu_seqlens`."""
+    if position_ids.shape[0] == 1 and not torch.compiler.is_compiling() and (position_ids.diff() <= 0).any():
+        raise ConfigError(
+            "position_ids begin anew within the row, but nothing says that its sequences are apart",
+            "pass cu_seqlens; DataCollatorWithFlattening makes them with return_flash_attn_kwargs=True",
         )
 
 

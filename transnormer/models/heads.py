@@ -38,6 +38,15 @@ def _require_table(config: TransNormerConfig) -> None:
         )
 
 
+def _of_the_backbone(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Take out of a head's other arguments what goes on to the backbone; the rest is the loss function's.
+
+    position_ids among them: if a head named them, generate() would pass them.
+    """
+    names = ("output_hidden_states", "output_attentions", "position_ids", "context", "cu_seqlens", "cu_seq_lens_q")
+    return {name: kwargs.pop(name) for name in names if name in kwargs}
+
+
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
     """Token ids [B, T] to logits of the next token [B, T, vocab_size]; generates with a state that does not grow.
 
@@ -82,10 +91,7 @@ class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
             inputs_embeds=inputs_embeds,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            output_hidden_states=kwargs.pop("output_hidden_states", None),
-            output_attentions=kwargs.pop("output_attentions", None),
-            position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
-            context=kwargs.pop("context", None),
+            **_of_the_backbone(kwargs),
         )
         logits, loss = None, None
         if targets is not None:
@@ -193,10 +199,7 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
             input_ids=input_ids,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
-            output_hidden_states=kwargs.pop("output_hidden_states", None),
-            output_attentions=kwargs.pop("output_attentions", None),
-            position_ids=kwargs.pop("position_ids", None),  # named, generate() would pass it
-            context=kwargs.pop("context", None),
+            **_of_the_backbone(kwargs),
         )
         logits, loss = None, None
         if targets is not None:
@@ -237,6 +240,15 @@ def loss_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor, labels: 
     return linear_cross_entropy(x.flatten(0, 1), decoder.weight, decoder.bias, targets.flatten())
 
 
+def _require_rows(kwargs: dict[str, Any]) -> None:
+    """A classifier pools rows: sequences packed in one would get one answer together."""
+    if any(kwargs.get(name) is not None for name in ("cu_seqlens", "cu_seq_lens_q")):
+        raise ConfigError(
+            "a classifier takes one sequence a row, and cu_seqlens packs several into one",
+            "pad them to a batch [B, T] with an attention_mask",
+        )
+
+
 def _pool(x: Tensor, mask: Tensor | None, config: TransNormerConfig) -> Tensor:
     return pool(x, mask, config.pooling, config.max_position_embeddings)
 
@@ -273,6 +285,7 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
         The config's problem_type, if set, decides instead: "regression" and "multi_label_classification" take labels
         [B, num_labels].
         """
+        _require_rows(kwargs)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -324,6 +337,7 @@ class TransNormerForPairClassification(TransNormerPreTrainedModel):
         Both sides are one batch of 2B sequences to the model: half as many kernels, each twice as large, and one set of
         statistics for a BatchNorm. Attentions are [2B, H, T, T], those of the second sequences behind the others.
         """
+        _require_rows(kwargs)
         for prefix, ids, mask in (("", input_ids, attention_mask), ("pair_", pair_input_ids, pair_attention_mask)):
             check_ids(f"{prefix}input_ids", ids, self.config)
             if mask is not None:

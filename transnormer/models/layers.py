@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transnormer.mixers.components.batch_norm import BatchNorm
 from transnormer.mixers.components.context import Context
 from transnormer.mixers.components.linear import should_pack, should_share_a_kernel
+from transnormer.mixers.components.packed_row import PackedRow
 from transnormer.mixers.contract import Mixer, State
 from transnormer.mixers.registry import build_mixer
 from transnormer.models.config import TransNormerConfig
@@ -155,10 +156,15 @@ class Layer(nn.Module):
         self.norm_first = config.norm_first
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, state: State | None = None, context: Context | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        state: State | None = None,
+        context: Context | None = None,
+        row: PackedRow | None = None,
     ) -> tuple[Tensor, State | None]:
         """x [B, T, hidden_size], right-padded; returns it mixed, with the new state where one was given."""
-        mixed = self.mixer(self._mixer_input(x, mask), mask, state, packed=True, context=context)
+        mixed = self.mixer(self._mixer_input(x, mask), mask, state, packed=True, context=context, cu_seqlens=row)
         if state is not None:
             mixed, state = mixed
         x = x + self.dropout(mixed)
@@ -170,11 +176,13 @@ class Layer(nn.Module):
             return x + self.dropout(self.feed_forward(normed(self.feed_forward_norm, x, mask))), state
         return normed(self.feed_forward_norm, x + self.dropout(self.feed_forward(x)), mask), state
 
-    def mixed(self, x: Tensor, mask: Tensor | None, context: Context | None = None) -> Tensor:
+    def mixed(
+        self, x: Tensor, mask: Tensor | None, context: Context | None = None, row: PackedRow | None = None
+    ) -> Tensor:
         """x without a state; with gradient checkpointing the backward recomputes all but the input."""
         if self.gradient_checkpointing and self.training:
-            return self._gradient_checkpointing_func(self, x, mask, None, context)[0]
-        return self(x, mask, None, context)[0]
+            return self._gradient_checkpointing_func(self, x, mask, None, context, row)[0]
+        return self(x, mask, None, context, row)[0]
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The weights [B, H, T, T] of its mixer in `forward` of the same input."""

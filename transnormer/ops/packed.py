@@ -16,8 +16,8 @@ from transnormer.errors import ConfigError
 _WHAT_IT_IS = "cu_seqlens is [0, length of the first, of the first two, ..., T]"
 
 
-def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
-    """`cu_seqlens` where x [1, T, ...] is, or an error of `op`.
+def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, length: int) -> Tensor:
+    """`cu_seqlens` where x [1, ..., ...] is, of a row of `length` tokens, or an error of `op`.
 
     What it says is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
     in a compiled function, a wrong one stops the device instead.
@@ -34,9 +34,9 @@ def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | No
         )
     if mask is not None:
         raise ConfigError(f"{op}: cu_seqlens and mask exclude each other", "leave padding out of a packed row")
-    starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == x.shape[1], (cu_seqlens.diff() > 0).all()
+    starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == length, (cu_seqlens.diff() > 0).all()
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
-        for holds, wanted in ((starts, "start at 0"), (ends, f"end at T = {x.shape[1]}"), (increases, "increase")):
+        for holds, wanted in ((starts, "start at 0"), (ends, f"end at T = {length}"), (increases, "increase")):
             if not holds:
                 raise ConfigError(f"{op}: cu_seqlens must {wanted}, got {_shown(cu_seqlens)}", _WHAT_IT_IS)
     else:

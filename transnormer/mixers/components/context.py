@@ -6,12 +6,15 @@ never a token: the traffic does not grow with the sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+Sources = tuple[tuple[int, ...], ...]  # for each piece, the pieces that it gets a sum of
 
 
 @dataclass(frozen=True)
@@ -26,31 +29,39 @@ class Context:
         """Where in its sequence the first token of a piece x [B, T, ...] stands."""
         return self.rank * x.shape[1]
 
-    @torch.compiler.disable  # a collective of its own, between what is compiled before and behind it
     def sum_of_others(self, x: Tensor, *, causal: bool) -> Tensor:
-        """The sum of x over the pieces before this one, or, where tokens see both sides, over all other pieces.
+        """The sum of x over the pieces before this one, or, where tokens see both sides, over all other pieces."""
+        everyone = range(self.size)
+        return self.sum_of(
+            x, tuple(tuple(p for p in everyone if p < rank or (p > rank and not causal)) for rank in everyone)
+        )
+
+    @torch.compiler.disable  # a collective of its own, between what is compiled before and behind it
+    def sum_of(self, x: Tensor, sources: Sources) -> Tensor:
+        """The sum of x over the pieces that `sources`, which all processes know alike, has for this one.
 
         Every process of the group must call it, and go backward through it.
         """
-        return _SumOfOthers.apply(x, self, causal)
+        return _SumOfPieces.apply(x, self, sources)
 
-    def _sum(self, x: Tensor, *, before: bool, after: bool) -> Tensor:
-        """The sum of x over earlier and over later pieces, in the order of ranks, without this one's own."""
-        pieces = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        torch.distributed.all_gather(pieces, x.contiguous(), group=self.group)
-        chosen = pieces[: self.rank] * before + pieces[self.rank + 1 :] * after
-        return torch.stack(chosen).sum(dim=0) if chosen else torch.zeros_like(pieces[0])
+    def _sum(self, x: Tensor, pieces: Sequence[int]) -> Tensor:
+        """The sum of x over `pieces`."""
+        gathered = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        torch.distributed.all_gather(gathered, x.contiguous(), group=self.group)
+        chosen = [gathered[piece] for piece in pieces]
+        return torch.stack(chosen).sum(dim=0) if chosen else torch.zeros_like(gathered[0])
 
 
-class _SumOfOthers(torch.autograd.Function):
-    """The backward of a sum over earlier pieces is one over later pieces: those are whose sums x was part of."""
+class _SumOfPieces(torch.autograd.Function):
+    """The backward is a sum over the pieces whose sums x was part of."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, context: Context, causal: bool) -> Tensor:
-        ctx.context, ctx.causal = context, causal
-        return context._sum(x, before=True, after=not causal)
+    def forward(ctx: Any, x: Tensor, context: Context, sources: Sources) -> Tensor:
+        ctx.context, ctx.sources = context, sources
+        return context._sum(x, sources[context.rank])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.context._sum(gradient, before=not ctx.causal, after=True), None, None
+        takers = [piece for piece, taken in enumerate(ctx.sources) if ctx.context.rank in taken]
+        return ctx.context._sum(gradient, takers), None, None

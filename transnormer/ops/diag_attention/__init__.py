@@ -97,7 +97,7 @@ def diag_attention(
     check_block_size("diag_attention", block_size)
     check_dropout("diag_attention", dropout_p)
     if cu_seqlens is not None:
-        cu_seqlens = checked_cu_seqlens("diag_attention", cu_seqlens, q, mask)
+        cu_seqlens = checked_cu_seqlens("diag_attention", cu_seqlens, q, mask, q.shape[1])
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None

@@ -66,7 +66,7 @@ def norm_attention(
     check_qkv("norm_attention", q, k, v, mask)
     feature_map_named(feature_map)
     if cu_seqlens is not None:
-        cu_seqlens = checked_cu_seqlens("norm_attention", cu_seqlens, q, mask)
+        cu_seqlens = checked_cu_seqlens("norm_attention", cu_seqlens, q, mask, q.shape[1])
     if state is not None:
         count = q.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
         expected = (count, q.shape[2], q.shape[3], v.shape[3])

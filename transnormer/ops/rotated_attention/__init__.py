@@ -60,6 +60,7 @@ def rotated_attention(
     reflection: Tensor | None = None,
     feature_map: str = "identity",
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     state: Tensor | None = None,
     return_state: bool = False,
     block_size: int = 64,
@@ -73,7 +74,7 @@ def rotated_attention(
     `return_state` asks for [B, H, D, D].
     `kind` is `norm` (NormAttention without its norm, which may carry a state), or `softmax` or `rela` (DiagAttention in
     blocks of `block_size`, with dropout). Positions, inverse frequencies and reflection are those of `rotate`; without
-    inverse frequencies there is no rotation. Mask, state and square sums are those of the attentions.
+    inverse frequencies there is no rotation. Mask, cu_seqlens, state and square sums are those of the attentions.
 
     >>> import torch
     >>> qkv = tuple(torch.randn(2, 100, 4, 16) for _ in range(3))
@@ -87,7 +88,7 @@ def rotated_attention(
     carries = state is not None or return_state
     if carries and kind != "norm":
         raise ConfigError(f"rotated_attention: kind '{kind}' carries no state", "NormAttention does: kind='norm'")
-    if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries:
+    if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries and cu_seqlens is None:
         call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
         with without_autocast(qkv.device):  # what is float32 by now stays it
             choice = choose("rotated_attention", _KERNEL, backend, qkv.device, **call)
@@ -116,6 +117,7 @@ def rotated_attention(
     options: dict[str, Any] = {
         "causal": causal,
         "mask": mask,
+        "cu_seqlens": cu_seqlens,
         "return_square_sums": return_square_sums,
         "backend": backend,
     }
