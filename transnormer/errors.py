@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class TransNormerError(Exception):
-    """Base of all errors shown to people: one message, one optional hint, one exit code."""
+    """Base of all errors shown to people: one message, one optional hint, one exit code.
+
+    An error that is several at once has them as its `parts`, each with its own message and hint.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str | None = None, parts: Sequence[TransNormerError] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.parts = parts
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -112,13 +112,6 @@ def test_one_job_as_a_user_types_it(
             "listops-t1-42, listops-t2-42: diag: block_size must be at least 2",
             "",
         ),
-        (
-            ["--methods", "t2,t1", "--tasks", "image,text,retrieval", "--data", ".", "model.num_attention_heads=64"],
-            "image-t2-42, image-t1-42: lra/image cannot be generated, and . has no 'image'; "
-            "retrieval-t2-42, retrieval-t1-42: lra/retrieval cannot be generated, and . has no 'retrieval'; "
-            "text-t2-42, text-t1-42: position 'rope' needs an even head size",
-            "--out retrieval`, then --data .; use position: none",
-        ),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(
@@ -147,6 +140,19 @@ def test_bad_input_is_named_and_leaves_nothing(
     assert done.code in (2, 5)
     assert done.out == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_of_several_faults_each_has_its_lines(cli: Callable, tmp_path: Path, text_store: Path) -> None:
+    (tmp_path / "text").symlink_to(text_store)
+    selection = ["--methods", "t2,t1", "--tasks", "image,text", "--data", tmp_path, "model.num_attention_heads=64"]
+    done = cli("reproduce", "lra", *selection, "--runs", tmp_path / "runs", "--results", tmp_path / "results")
+    assert done.code == 2
+    lines = done.err.strip().splitlines()
+    assert len(lines) == 4
+    assert lines[0] == f"error: image-t2-42, image-t1-42: lra/image cannot be generated, and {tmp_path} has no 'image'"
+    assert lines[1].startswith("hint: `transnormer data prepare lra/image --source PATH")
+    assert lines[2].startswith("error: text-t2-42, text-t1-42: position 'rope' needs an even head size")
+    assert lines[3] == "hint: use position: none"
 
 
 @pytest.mark.parametrize("name", ["lar", "pictures"])

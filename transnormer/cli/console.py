@@ -25,9 +25,10 @@ def print_error(error: TransNormerError) -> None:
     """One red line that says what was wrong, and one with what to type next; to be stopped is no error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     label = [] if isinstance(error, Preempted) else ["[bold red]error:[/]"]
-    console.print(*label, escape(" ".join(error.message.split())))
-    if error.hint:
-        console.print("[bold]hint:[/]", escape(" ".join(error.hint.split())))
+    for part in error.parts or [error]:
+        console.print(*label, escape(" ".join(part.message.split())))
+        if part.hint:
+            console.print("[bold]hint:[/]", escape(" ".join(part.hint.split())))
 
 
 def print_text(text: str) -> None:

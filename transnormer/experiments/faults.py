@@ -28,10 +28,11 @@ class Faults:
         """One error, of the kind of the first, for all of them; `total` is how many jobs there are."""
         if not self._jobs:
             return
-        kind = next(iter(self._jobs))[0]
-        message = "; ".join(f"{_named(names, total)}: {fault[1]}" for fault, names in self._jobs.items())
-        hints = dict.fromkeys(fault[2] for fault in self._jobs if fault[2])
-        raise kind(message, hint="; ".join(hints) or None)
+        parts = [
+            kind(f"{_named(names, total)}: {message}", hint) for (kind, message, hint), names in self._jobs.items()
+        ]
+        hints = dict.fromkeys(part.hint for part in parts if part.hint)
+        raise type(parts[0])("; ".join(part.message for part in parts), "; ".join(hints) or None, parts)
 
 
 def _named(names: Sequence[str], total: int) -> str:
