@@ -145,6 +145,16 @@ def test_a_table_sorts_by_click_and_by_key(site: Path, browser: Browser) -> None
     assert column(browser, 0) == sorted(column(browser, 0))
 
 
+def test_a_column_with_a_model_that_diverged_sorts_by_number(browser: Browser, tmp_path: Path) -> None:
+    texts = ["inf‡", "797.08", "–", "4.98 ± 0.02", "nan", "1,204.10", "inf"]
+    write_page(
+        Page("Sorted", "", [Section("Table", table=Table(["ppl"], [[each] for each in texts]))]), tmp_path / "p.html"
+    )
+    browser.open(tmp_path / "p.html", 1280)
+    browser.mouse("table thead th button", click=True)
+    assert column(browser, 0) == ["4.98 ± 0.02", "797.08", "1,204.10", "inf‡", "inf", "–", "nan"]
+
+
 def test_a_point_says_what_it_is(site: Path, browser: Browser) -> None:
     browser.open(site / "speed.html", 1280)
     assert browser.evaluate("document.getElementById('tip').hidden")

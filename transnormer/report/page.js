@@ -1,19 +1,22 @@
 // What a page does beyond being read: tables sort by a click or a key, points of charts say what they are.
 "use strict";
 
-// "1,234.5 ± 0.2†" sorts as 1234.5; a dash, which stands for no number, comes last in either direction.
-const numberOf = (text) => (/^[-−]?[\d,.]+/.test(text) ? parseFloat(text.replaceAll(",", "").replace("−", "-")) : NaN);
+// "1,234.5 ± 0.2†" sorts as 1234.5, "inf" behind all numbers; what stands for no number comes last in either direction.
+const numberOf = (text) => {
+  if (/^inf\b/.test(text)) return Infinity;
+  return /^[-−]?[\d,.]+/.test(text) ? parseFloat(text.replaceAll(",", "").replace("−", "-")) : NaN;
+};
+const isMissing = (text) => text === "" || text === "–" || /^nan\b/.test(text);
 
 function sortBy(table, column, direction) {
   const rows = [...table.tBodies[0].rows];
   const texts = new Map(rows.map((row) => [row, row.cells[column].textContent.trim()]));
-  const present = [...texts.values()].filter((text) => text !== "" && text !== "–");
+  const present = [...texts.values()].filter((text) => !isMissing(text));
   const numeric = present.length > 0 && present.every((text) => !Number.isNaN(numberOf(text)));
-  const missing = (text) => (numeric ? Number.isNaN(numberOf(text)) : text === "" || text === "–");
   rows.sort((one, other) => {
     const [a, b] = [texts.get(one), texts.get(other)];
-    if (missing(a) || missing(b)) return missing(a) - missing(b);
-    return direction * (numeric ? numberOf(a) - numberOf(b) : a.localeCompare(b));
+    if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+    return direction * (numeric ? Math.sign(numberOf(a) - numberOf(b)) || 0 : a.localeCompare(b));
   });
   table.tBodies[0].append(...rows);
 }
