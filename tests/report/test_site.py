@@ -111,15 +111,31 @@ def test_a_table_page_has_ours_the_papers_the_ratio_and_where_they_come_from(res
     write_record(results, record_tree("text", "t1", accuracy=0.5, commit="abcdef0123456789", data=STAND_IN))
     write_site(results, tmp_path / "site")
     page = text(tmp_path / "site", "lra.html")
-    for part in (">72.13</td>", ">72.20<", "transnormer reproduce lra", "skyformer: any", "abcdef012345<"):
+    for part in (">72.13 [", ">72.20<", "transnormer reproduce lra", "skyformer: any", "abcdef012345<"):
         assert part in page, part
     assert "transnormer train lra/text" in page
     assert "text: records of 2 data sets, which must not be compared" in page
-    assert "<strong>41.00</strong>" in page
-    assert "<strong>72.13</strong>" not in page
+    assert "<strong>41.00 [" in page
+    assert "<strong>72.13" not in page
     assert f"{41 / 41.6:.3f}" in page
     # Once a column has stand-in data, nothing in it is divided by the paper's.
     assert f"{72.13 / 72.2:.3f}" not in page
+
+
+def test_a_table_page_has_intervals_and_bold_and_the_words_about_its_set_up_as_the_generated_page(
+    results: Path, tmp_path: Path
+) -> None:
+    tuned = {"recipe": "lra/tuned/text", "examples": {"test": 400}}
+    (results / "lra-tuned").mkdir()
+    for method, accuracy in (("t1", 0.70), ("t2", 0.72), ("vanilla", 0.60)):
+        tree = record_tree("text", method, accuracy=accuracy, **tuned)
+        (results / "lra-tuned" / f"{tree['name']}.json").write_text(json.dumps(tree))
+    write_site(results, tmp_path / "site")
+    page = text(tmp_path / "site", "lra-tuned.html")
+    assert "<strong>72.00 [67.4, 76.2]</strong>" in page
+    assert "<strong>70.00 [65.3, 74.3]</strong>" in page
+    assert ">60.00 [55.1, 64.7]</td>" in page
+    assert "is no comparison on equal terms" in page
 
 
 def test_numbers_on_a_corpus_of_another_name_are_not_divided_by_the_papers(results: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def column(browser: Browser, at: int) -> list[str]:
 
 
 def numbers(texts: list[str]) -> list[float]:
-    return [float(text.rstrip("†‡").replace(",", "")) for text in texts if text != "–"]
+    return [float(text.split()[0].rstrip("†‡°").replace(",", "")) for text in texts if text != "–"]
 
 
 def test_a_table_sorts_by_click_and_by_key(site: Path, browser: Browser) -> None:

@@ -87,7 +87,8 @@ class Table:
         columns = [[row if row in self.in_paper else f"{row} ({NOT_IN_PAPER})" for row in rows]]
         for heading, figure in self.figures.items():
             headings.append(heading)
-            columns.append(self._bold_where_best(records, rows, heading))
+            shown = self.shown_figures(records, rows, heading)
+            columns.append([f"**{text}**" if is_best else text for text, is_best in shown])
             if figure.paper:
                 headings.append("paper")
                 columns.append([figure.text(figure.papers(row)) for row in rows])
@@ -186,19 +187,20 @@ class Table:
         reference = self.of(records, figure.relative_to, figure.column) if figure.relative_to else []
         return figure.ours(self.of(records, row, figure.column), reference)
 
-    def _bold_where_best(self, records: Records, rows: Sequence[str], heading: str) -> list[str]:
+    def shown_figures(self, records: Records, rows: Sequence[str], heading: str) -> list[tuple[str, bool]]:
+        """Of each row the text that stands under a heading, and whether it is the best or cannot be told from it."""
         values = [self.value(records, row, heading) for row in rows]
         texts = [self._with_interval(records, row, heading) for row in rows]
         best = self.best(records, heading)
         if best is None:
-            return texts
+            return [(text, False) for text in texts]
         spreads = [self.spread(records, row, heading) for row in rows]
         low, high = spreads[values.index(best)] or (best, best)
         as_good = [
             value == best or (spread is not None and spread[0] <= high and low <= spread[1])
             for value, spread in zip(values, spreads, strict=True)
         ]
-        return [f"**{text}**" if bold else text for text, bold in zip(texts, as_good, strict=True)]
+        return list(zip(texts, as_good, strict=True))
 
     def spread(self, records: Records, row: str, heading: str) -> tuple[float, float] | None:
         """Where a row's figure lies: the interval of a single run, or a standard deviation around those of several."""

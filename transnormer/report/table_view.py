@@ -50,6 +50,12 @@ class TableView:
         return self.experiment.unequal.get(self.setup)
 
     @property
+    def about(self) -> list[str]:
+        """What a reader must know of its set-up, where there is something."""
+        folder = self.experiment.setups[self.setup]
+        return [text for recipes, text in self.experiment.about.items() if recipes == folder]
+
+    @property
     def title(self) -> str:
         """What tells it from all others."""
         if len(self.experiment.tables) > 1:
@@ -104,7 +110,7 @@ def table_page(view: TableView, link_of: dict[str, str]) -> Page:
         sections=[
             Section(
                 "Ours beside the paper's",
-                text="\n\n".join([*warnings, f"To make it anew:\n```\n{view.command}\n```"]),
+                text="\n\n".join([*view.about, *warnings, f"To make it anew:\n```\n{view.command}\n```"]),
                 table=_beside(table, records),
                 notes="\n\n".join(notes),
             ),
@@ -128,15 +134,9 @@ def _beside(table: Table, records: Sequence[Record]) -> PageTable:
     rows, columns, headings = table.shown_rows(records), [], [table.row_is]
     columns.append([Cell(row if row in table.in_paper else f"{row} ({NOT_IN_PAPER})") for row in rows])
     for heading, figure in table.figures.items():
-        best = table.best(records, heading)
         values = [table.value(records, row, heading) for row in rows]
         headings.append(heading)
-        columns.append(
-            [
-                Cell(table.text(records, row, heading), strong=value is not None and value == best)
-                for row, value in zip(rows, values, strict=True)
-            ]
-        )
+        columns.append([Cell(text, strong=is_best) for text, is_best in table.shown_figures(records, rows, heading)])
         if figure.paper:
             papers = [figure.papers(row) for row in rows]
             comparable = all(record.data.is_papers for record in table.of(records, None, figure.column))
