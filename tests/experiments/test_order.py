@@ -29,12 +29,13 @@ def test_one_seed() -> None:
 
 def test_within_the_spread_of_seeds_nothing_is_decided() -> None:
     near, far = [10.0, 12.0], [20.0, 22.0]  # each deviates by the root of 2
-    assert words({"a": near, "b": far}).endswith("ours: a < b; holds.")
-    assert words({"a": far, "b": near}).endswith("does not hold: a and b the other way round.")
+    pair = {"a": 1.0, "b": 2.0}
+    assert words({"a": near, "b": far}, pair).endswith("ours: a < b; holds.")
+    assert words({"a": far, "b": near}, pair).endswith("does not hold: a and b the other way round.")
     for ours in ({"a": near, "b": [11.0, 13.0]}, {"a": [11.0, 13.0], "b": near}):
-        assert words(ours).endswith("not decided within the spread of seeds: a and b.")
-    assert words({"a": near, "b": [13.0]}).endswith("seeds: a and b."), "one seed spreads as far as others"
-    assert words({"a": near, "b": [14.0]}).endswith("holds.")
+        assert words(ours, pair).endswith("not decided within the spread of seeds: a and b.")
+    assert words({"a": near, "b": [13.0]}, pair).endswith("seeds: a and b."), "one seed spreads as far as others"
+    assert words({"a": near, "b": [14.0]}, pair).endswith("holds.")
 
 
 def test_a_reversed_pair_outweighs_an_undecided_one() -> None:
@@ -47,6 +48,16 @@ def test_rows_that_failed_or_did_not_run() -> None:
     assert "holds" in words({"a": [1.0, 2.0], "b": [math.inf, math.inf]})
     assert order_in_words(PAPER, {"a": [1.0], "b": [], "d": [3.0]}) is None
     assert order_in_words({"a": 1.0}, {"a": [1.0], "b": [2.0]}) is None
+
+
+def test_rows_that_did_not_run_are_named() -> None:
+    told = words({"a": [1.0], "c": [3.0]})
+    assert told.endswith("order of the paper: a < c; ours: a < c; holds (one seed, of unknown spread); not run: b.")
+
+
+def test_equal_numbers_are_said_to_be_equal() -> None:
+    told = words({"a": [1.0], "b": [1.0], "c": [math.inf], "d": [math.nan]}, {**PAPER, "d": 3.0})
+    assert "order of the paper: a < b < c = d; ours: a = b < c = d; not decided" in told
 
 
 def test_what_the_paper_does_not_order_is_not_judged() -> None:

@@ -13,7 +13,7 @@ def order_in_words(paper: Mapping[str, float], ours: Mapping[str, Sequence[float
 
     It is given over all pairs that the paper has unequal numbers of. Two rows of ours are apart if their means are
     further from each other than their standard deviations over seeds together. A row of one seed has the largest
-    deviation that any other row has.
+    deviation that any other row has. Rows that did not run are named.
     """
     rows = [row for row in paper if ours.get(row)]
     if len(rows) < 2:
@@ -38,7 +38,9 @@ def order_in_words(paper: Mapping[str, float], ours: Mapping[str, Sequence[float
     else:
         verdict = "holds"
     one_seed = "" if deviations else " (one seed, of unknown spread)"
-    return f"order of the paper: {_chain(rows, paper)}; ours: {_chain(rows, means)}; {verdict}{one_seed}."
+    missing = [row for row in paper if row not in rows]
+    not_run = f"; not run: {', '.join(missing)}" if missing else ""
+    return f"order of the paper: {_chain(rows, paper)}; ours: {_chain(rows, means)}; {verdict}{one_seed}{not_run}."
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -47,4 +49,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _chain(rows: Iterable[str], values: Mapping[str, float]) -> str:
-    return " < ".join(sorted(rows, key=values.__getitem__))
+    """From the lowest up: a < b = c."""
+    first, *rest = sorted(rows, key=values.__getitem__)
+    text, before = first, first
+    for row in rest:
+        text += f" {'=' if values[row] == values[before] else '<'} {row}"
+        before = row
+    return text
