@@ -6,8 +6,11 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from record_case import PUBLISHED, STAND_IN, make_record
 
+from transnormer.experiments.order import order_in_words
 from transnormer.experiments.paper.lra import TABLE
 from transnormer.experiments.table import Figure, Table, score
 from transnormer.report.evidence import Check, Kind, Sample, compare, order, sample, verdict
@@ -109,6 +112,20 @@ def test_the_papers_order_is_tested_pair_by_pair() -> None:
     assert len(order(three_rows(), records[:2], "text")) == 1
     (pair,) = order(three_rows(groups=[["t2", "vanilla"], ["t1"]]), records, "text")
     assert pair.text == "text: t2 50.00 > vanilla 40.00: yes"
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=3), min_size=3, max_size=3))
+def test_a_page_and_the_site_judge_an_order_alike(values: list[list[int]]) -> None:
+    """Also where some rows have several seeds and others one, which then counts with the largest deviation."""
+    paper = {"t1": 1.0, "t2": 2.0, "vanilla": 3.0}
+    table = Table("", "", list(paper), list(paper), {"text": Figure("text", score, paper, "lower")}, TABLE.locate)
+    ours = {row: [value / 100 for value in found] for row, found in zip(paper, values, strict=True)}
+    records = [make_record("text", row, seed, each) for row, found in ours.items() for seed, each in enumerate(found)]
+    words = order_in_words(paper, {row: table.numbers(records, row, "text") for row in paper})
+    found = [check.holds for check in order(table, records, "text")]
+    assert words is not None
+    assert ("; holds" in words) == (found == [True] * 3)
+    assert ("; does not hold" in words) == (False in found)
 
 
 def test_an_order_over_two_data_sets_is_none() -> None:

@@ -16,6 +16,7 @@ from transnormer.report.evidence import (
     Check,
     Sample,
     compare,
+    largest_deviation,
     of_one_data_set,
     order,
     sample,
@@ -224,7 +225,8 @@ def _against(
     """Each of ours against each of the others that ran, by the mean of some figures."""
     found = {row: sample(view.table, view.records, row, headings) for row in (*ours, *others)}
     pairs = [(row, found[row], other, found[other]) for row, other in product(ours, others)]
-    checks = [compare(row, one, other, two, better, within) for row, one, other, two in pairs if one and two]
+    unknown = largest_deviation(found.values())
+    checks = [compare(row, one, other, two, better, within, unknown) for row, one, other, two in pairs if one and two]
     return of_one_data_set(view.table, view.records, headings, checks)
 
 

@@ -75,11 +75,24 @@ def sample(table: Table, records: Records, row: str, headings: Sequence[str]) ->
     return Sample(statistics.fmean(means), deviation, tuple(_caveats(found)))
 
 
-def compare(name: str, one: Sample, other_name: str, other: Sample, better: Better, within: float = 1.0) -> Check:
+def largest_deviation(samples: Iterable[Sample | None]) -> float:
+    """Over seeds, of those that have several: what a sample of one seed beside them counts with."""
+    return max((each.deviation for each in samples if each and each.deviation is not None), default=0.0)
+
+
+def compare(
+    name: str,
+    one: Sample,
+    other_name: str,
+    other: Sample,
+    better: Better,
+    within: float = 1.0,
+    unknown: float = 0.0,
+) -> Check:
     """Whether one is better than the other by more than their standard deviations over seeds together.
 
-    `within` is a factor by which it may be worse and still count as equal. Without seeds to judge by, the order counts,
-    and a caveat says so; what is no number (a run that diverged) is worse than any number.
+    `within` is a factor by which it may be worse and still count as equal. `unknown` is the deviation of a sample of
+    one seed, which a caveat speaks of; what is no number (a run that diverged) is worse than any number.
     """
     caveats = tuple(dict.fromkeys([*one.caveats, *other.caveats]))
     if None in (one.deviation, other.deviation):
@@ -91,7 +104,7 @@ def compare(name: str, one: Sample, other_name: str, other: Sample, better: Bett
         return Check(f"{text}: equal", within > 1 or None, caveats)
     allowed = second / within if better == "higher" else second * within
     gain = first - allowed if better == "higher" else allowed - first
-    spread = (one.deviation or 0.0) + (other.deviation or 0.0)
+    spread = sum(unknown if each.deviation is None else each.deviation for each in (one, other))
     if within > 1:
         text += f" × {within:.3f}"
     if abs(gain) <= spread:
@@ -105,14 +118,15 @@ def order(table: Table, records: Records, heading: str) -> list[Check]:
     if figure.better is None:
         return []
     groups = [[row for row in group if row in figure.paper] for group in table.groups or [table.rows]]
-    for pair in (pair for group in groups for pair in combinations(group, 2)):
-        ours = {row: sample(table, records, row, [heading]) for row in pair}
-        papers = {row: figure.paper[row] for row in pair}
-        first, second = sorted(pair, key=lambda row: papers[row], reverse=figure.better == "higher")
-        one, other = ours[first], ours[second]
-        if one and other and papers[first] != papers[second]:
-            check = compare(first, one, second, other, figure.better)
-            checks.append(Check(f"{heading}: {check.text}", check.holds, check.caveats))
+    for group in groups:
+        ours = {row: sample(table, records, row, [heading]) for row in group}
+        unknown = largest_deviation(ours.values())
+        for pair in combinations(group, 2):
+            first, second = sorted(pair, key=figure.paper.__getitem__, reverse=figure.better == "higher")
+            one, other = ours[first], ours[second]
+            if one and other and figure.paper[first] != figure.paper[second]:
+                check = compare(first, one, second, other, figure.better, unknown=unknown)
+                checks.append(Check(f"{heading}: {check.text}", check.holds, check.caveats))
     return of_one_data_set(table, records, [heading], checks)
 
 

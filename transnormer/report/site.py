@@ -99,7 +99,7 @@ def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
         "What *The Devil in Linear Transformer* (Qin et al., EMNLP 2022) claims, and what our own runs say. Every "
         "verdict is computed from records. A claim holds without reservation only on the paper's data, against all of "
         "its methods, and beyond the spread of seeds: two numbers are apart if they differ by more than their "
-        "standard deviations together.",
+        "standard deviations together. A number of one seed has the largest deviation of those beside it.",
         [
             Section("Claims", text=f"Of {len(claims)} claims: {summary}.", claims=tested),
             *([Section("Not tested yet", text=_UNTESTED, claims=untested)] if untested else []),
