@@ -165,7 +165,7 @@ def test_every_other_table_claims_its_order() -> None:
         for seed in (1, 2)
     ]
     found = claim("The paper's order of rows: Long-Range Arena", [TableView(other, "skyformer", table, records)])
-    assert found.said == "Best first, text: t2 3.00, t1 2.00, vanilla 1.00."
+    assert found.said == "Best first, text: t2 3.00 > t1 2.00 > vanilla 1.00."
     assert found.in_words == "holds, with reservations"
     assert found.caveats == ("with 2 of 3 rows of the table",)
 
@@ -174,7 +174,8 @@ def dilution(**areas: float) -> dict[str, Any]:
     mixers = {"linear": ["linear_elu"], "vanilla": ["softmax"], "t2": ["diag", "norm"], "mixed": ["norm", "softmax"]}
     return {
         "runs": [
-            {"mean": {"area": area}, "layers": [{"mixer": m} for m in mixers[name]]} for name, area in areas.items()
+            {"mean": {"area": area}, "layers": [{"mixer": m} for m in mixers[name]], "causal": True, "sha256": "5e"}
+            for name, area in areas.items()
         ]
     }
 
@@ -195,3 +196,13 @@ def test_dilution(record: dict[str, Any] | None, words: str, caveats: tuple[str,
         claim for claim in paper_claims([], {}, record) if claim.text.startswith("Linear attention is diluted")
     )
     assert (found.in_words, found.caveats) == (words, caveats)
+
+
+def test_dilution_of_causal_models_is_compared_with_that_of_causal_models() -> None:
+    record = dilution(linear=0.65, vanilla=0.8)
+    record["runs"] += [{**row, "causal": False} for row in dilution(linear=0.55, vanilla=0.6)["runs"]]
+    found = next(claim for claim in paper_claims([], {}, record) if claim.text.startswith("Linear attention is"))
+    assert found.reasons == ["vanilla, causal 0.80 > 1+elu, causal 0.65: yes", "vanilla 0.60 > 1+elu 0.55: yes"]
+    record["runs"][0]["sha256"] = "another"
+    found = next(claim for claim in paper_claims([], {}, record) if claim.text.startswith("Linear attention is"))
+    assert found.caveats == ("on different texts", "with one seed")
