@@ -71,6 +71,14 @@ def test_what_keeps_the_arena_from_holding(view: TableView, words: str, caveats:
     assert (found.in_words, found.caveats) == (words, caveats)
 
 
+def test_a_task_with_stand_in_data_alone_is_left_out_of_the_mean() -> None:
+    view = arena(ALL)
+    stand_ins = [make_record("retrieval", method, 1, 0.99, data=STAND_IN) for method in METHODS if method not in "t1t2"]
+    others = [record for record in view.records if not record.task.endswith("retrieval")]
+    found = claim(ARENA, [replace(view, records=[*others, *stand_ins])])
+    assert (found.in_words, found.caveats) == ("holds, with reservations", ("in the mean without retrieval",))
+
+
 def test_the_arena_is_not_comparable_where_a_task_has_two_data_sets() -> None:
     other = [make_record("text", "performer", 4, 0.5, data={**PUBLISHED, "digest": "1"})]
     view = arena(ALL)

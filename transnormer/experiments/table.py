@@ -160,23 +160,33 @@ class Table:
     def text(self, records: Records, row: str, heading: str) -> str:
         """The mean over seeds, its deviation where there are several, and marks for what makes it incomparable."""
         figure, found = self.figures[heading], self.of(records, row, self.figures[heading].column)
-        values = self._values(records, row, heading)
         text = figure.text(self.value(records, row, heading))
         if figure.better is None or text == NONE:
             return text
-        numbers = [value for value in values if value is not None and math.isfinite(value)]
-        if len(numbers) == len(values) > 1:
-            text += f" ± {figure.text(statistics.stdev(numbers))}"
+        if (deviation := self.deviation(records, row, [heading])) is not None:
+            text += f" ± {figure.text(deviation)}"
         # A ratio of two models on the same data says something beyond them.
         marks = _marks(found, CHANGED if figure.relative_to else STAND_IN + CHANGED)
         is_older = any(record.is_older for record in found) and not all(record.is_older for record in records)
         return text + marks + (OLDER if is_older else "")
 
     def mean(self, records: Records, row: str, headings: Sequence[str]) -> str:
-        """The mean of a row over figures, with the marks of all that is in it."""
+        """The mean of a row over figures, its deviation over seeds, and the marks of all that is in it."""
         average = mean([self.value(records, row, heading) for heading in headings])
+        if average is None:
+            return NONE
+        deviation = self.deviation(records, row, headings)
+        spread = "" if deviation is None else f" ± {deviation:.2f}"
         found = [record for each in headings for record in self.of(records, row, self.figures[each].column)]
-        return NONE if average is None else _figure(average) + _marks(found)
+        return f"{average:.2f}{spread}{_marks(found)}"
+
+    def deviation(self, records: Records, row: str, headings: Sequence[str]) -> float | None:
+        """Over seeds, of the mean of a row over figures, taken as independent; None where one has no two seeds."""
+        values = [self._values(records, row, heading) for heading in headings]
+        finite = [[each for each in found if each is not None and math.isfinite(each)] for found in values]
+        if any(len(some) < max(2, len(found)) for some, found in zip(finite, values, strict=True)):
+            return None
+        return math.sqrt(sum(map(statistics.variance, finite))) / len(headings)
 
     def numbers(self, records: Records, row: str, heading: str) -> list[float]:
         """One for each seed that has one."""

@@ -110,9 +110,17 @@ def _arena(views: Sequence[TableView]) -> Iterator[Claim]:
         f"Table 6: t1 {means['t1']:.2f}, t2 {means['t2']:.2f}, the best of the others "
         f"{max(means[row] for row in others):.2f}.",
         [view for view in views if view.experiment.name == "lra"],
-        lambda view: _against(view, lra.TASKS, OURS, others, "higher"),
+        lambda view: _arena_checks(view, others),
         others,
     )
+
+
+def _arena_checks(view: TableView, others: Sequence[str]) -> list[Check]:
+    """By the last of the table's means, which leaves out a task that has stand-in data alone."""
+    name, tasks = list(view.table.means(view.records).items())[-1]
+    some = () if len(tasks) == len(lra.TASKS) else (f"in the {name}",)
+    checks = _against(view, tasks, OURS, others, "higher")
+    return [replace(check, caveats=(*some, *check.caveats)) for check in checks]
 
 
 def _fastest(speeds: dict[str, dict[str, Any]]) -> Iterator[Claim]:

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Literal
 
 from transnormer.experiments.record import Data, Record
-from transnormer.experiments.table import Records, Table, mean
+from transnormer.experiments.table import Records, Table
 
 Better = Literal["higher", "lower"]
 
@@ -59,7 +59,7 @@ class Check:
 
 def sample(table: Table, records: Records, row: str, headings: Sequence[str]) -> Sample | None:
     """The mean of a row's figures; None where one has not run."""
-    means, variances, found = [], [], []
+    means, found = [], []
     for heading in headings:
         figure = table.figures[heading]
         there = table.of(records, row, figure.column)
@@ -67,12 +67,8 @@ def sample(table: Table, records: Records, row: str, headings: Sequence[str]) ->
         if not numbers or len(numbers) < len(there):
             return None
         means.append(statistics.fmean(numbers))
-        finite = len(numbers) > 1 and all(map(math.isfinite, numbers))
-        variances.append(statistics.variance(numbers) if finite else None)
         found += there
-    variance = mean(variances)  # None where one is: of one seed
-    deviation = None if variance is None else math.sqrt(variance / len(headings))
-    return Sample(statistics.fmean(means), deviation, tuple(_caveats(found)))
+    return Sample(statistics.fmean(means), table.deviation(records, row, headings), tuple(_caveats(found)))
 
 
 def largest_deviation(samples: Iterable[Sample | None]) -> float:

@@ -182,3 +182,23 @@ def test_older_records_are_marked_where_there_are_newer_ones() -> None:
 def test_what_is_far_from_the_paper_in_its_own_set_up_is_listed() -> None:
     page = lra_page([record("text", "t2", 60.0), record("listops", "t2", 41.0)])
     assert "More than 3 points from the paper's figure: t2 on text -12.20." in page
+
+
+def five(method: str, percents: tuple[float, ...], **changes: Any) -> list[Record]:
+    """Records of a method on all tasks, one accuracy for each seed."""
+    return [record(task, method, percent, seed, **changes) for task in TASKS for seed, percent in enumerate(percents)]
+
+
+def test_who_has_the_highest_mean_is_said_by_the_spread_of_seeds() -> None:
+    def said(*records: list[Record]) -> str:
+        found = re.search(r"Highest mean.*?\.", lra_page([each for some in records for each in some]))
+        return found[0] if found else ""
+
+    t2, stand_in = five("t2", (60.0, 61.0)), record("retrieval", "t2", 99.0, data=STAND_IN)
+    assert said(t2) == "", "there is nobody beside it"
+    assert said(five("t2", (60.5,)), five("t1", (60.0,))).endswith("t2, then t1; one seed, of unknown spread.")
+    assert "t2, not told apart from it: t1, by" in said(t2, five("t1", (60.1,)))
+    assert "t2, apart from all others, by" in said(t2, five("t1", (59.0,)))
+    assert figures(TABLE.markdown(t2))["t2"][-2:] == ["60.50 ± 0.32", "64.80"]
+    four = [each for each in (*t2, *five("t1", (59.0,))) if not each.task.endswith("retrieval")]
+    assert said([*four, stand_in]).startswith("Highest mean without retrieval: t2")

@@ -26,7 +26,7 @@ from transnormer.experiments.paper.lra_setups import (
     require_apart,
 )
 from transnormer.experiments.record import Record, read_records
-from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, score
+from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, mean, score
 from transnormer.experiments.trials import Trials
 from transnormer.markdown import markdown_table
 from transnormer.models.presets import METHODS, list_presets, preset
@@ -102,7 +102,25 @@ def interval(record: Record) -> tuple[float, float] | None:
 
 
 def _notes(records: Records) -> list[str]:
-    return [*_choices(records), *_distances(records), *_validated_on_test(records)]
+    return [*_highest(records), *_choices(records), *_distances(records), *_validated_on_test(records)]
+
+
+def _highest(records: Records) -> list[str]:
+    """Who has the highest of the last of the means, and who cannot be told from it by the deviations over seeds."""
+    name, tasks = list(_means(records).items())[-1]
+    averages = {row: mean([TABLE.value(records, row, task) for task in tasks]) for row in TABLE.rows_that_ran(records)}
+    means = {row: average for row, average in averages.items() if average is not None}
+    if len(means) < 2:
+        return []
+    first, *rest = sorted(means, key=means.__getitem__, reverse=True)
+    deviations = {row: TABLE.deviation(records, row, tasks) for row in means}
+    largest = max((each for each in deviations.values() if each is not None), default=None)
+    if largest is None:
+        return [f"Highest {name}: {first}, then {rest[0]}; one seed, of unknown spread."]
+    spread = {row: largest if found is None else found for row, found in deviations.items()}
+    near = [row for row in rest if means[first] - means[row] <= spread[first] + spread[row]]
+    apart = f"not told apart from it: {', '.join(near)}" if near else "apart from all others"
+    return [f"Highest {name}: {first}, {apart}, by standard deviations over seeds, the largest for a row of one seed."]
 
 
 def _choices(records: Records) -> list[str]:
