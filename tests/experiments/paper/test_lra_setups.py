@@ -77,6 +77,13 @@ def test_long_is_pathfinder_for_two_hundred_epochs() -> None:
     assert config.train.steps * config.train.batch_size == 200 * 160_000
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_rate_that_diverges_keeps_no_method_from_choosing(task: str) -> None:
+    train = load_config(TABLE.recipe(task, "fair")).train
+    assert train.nonfinite == "skip"
+    assert train.nonfinite_limit >= train.steps
+
+
 def test_the_page_of_arena_defines_every_set_up() -> None:
     page = (Path(__file__).parents[3] / "docs" / "lra.md").read_text(encoding="utf-8")
     for setup in SETUPS:

@@ -202,3 +202,11 @@ def test_who_has_the_highest_mean_is_said_by_the_spread_of_seeds() -> None:
     assert figures(TABLE.markdown(t2))["t2"][-2:] == ["60.50 ± 0.32", "64.80"]
     four = [each for each in (*t2, *five("t1", (59.0,))) if not each.task.endswith("retrieval")]
     assert said([*four, stand_in]).startswith("Highest mean without retrieval: t2")
+
+
+def test_steps_without_an_update_are_told_of() -> None:
+    norms = {"steps": 5, "mean": 1.0, "relative_deviation": 0.5}
+    records = [
+        record("text", method, 60.0, gradient_norm={**norms, "nonfinite": n}) for method, n in (("t2", 0), ("t1", 7))
+    ]
+    assert "not finite: text-t1-42 7." in lra_page(records)

@@ -17,6 +17,7 @@ from transnormer.experiments.experiment import Experiment, Part, Selection
 from transnormer.experiments.order import order_in_words
 from transnormer.experiments.paper import lm, mlm
 from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.skipped import skipped_in_words
 from transnormer.experiments.table import Figure, Records, Table, cost, metric, summary_of
 
 LAYERS = 12
@@ -224,14 +225,8 @@ def _orders(setup: str, name: str, records: Records) -> list[str]:
     return lines
 
 
-def _skipped(records: Records) -> list[str]:
-    counts = {record.name: record.gradient_norm.nonfinite for record in records if record.gradient_norm}
-    named = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    return [f"Steps without an update, for their gradient was not finite: {named}."] if named else []
-
-
 def _notes(setup: str, name: str, records: Records) -> list[str]:
-    return [*_orders(setup, name, records), *_skipped(records)]
+    return [*_orders(setup, name, records), *skipped_in_words(records)]
 
 
 def _table(setup: str, name: str) -> Table:

@@ -26,6 +26,7 @@ from transnormer.experiments.paper.lra_setups import (
     require_apart,
 )
 from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.skipped import skipped_in_words
 from transnormer.experiments.table import CHANGED, STAND_IN, Figure, Records, Table, mean, score
 from transnormer.experiments.trials import Trials
 from transnormer.markdown import markdown_table
@@ -102,7 +103,13 @@ def interval(record: Record) -> tuple[float, float] | None:
 
 
 def _notes(records: Records) -> list[str]:
-    return [*_highest(records), *_choices(records), *_distances(records), *_validated_on_test(records)]
+    return [
+        *_highest(records),
+        *_choices(records),
+        *skipped_in_words(records),
+        *_distances(records),
+        *_validated_on_test(records),
+    ]
 
 
 def _highest(records: Records) -> list[str]:
