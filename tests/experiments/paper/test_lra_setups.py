@@ -13,7 +13,7 @@ from transnormer.experiments.experiment import Selection
 from transnormer.experiments.paper.lra import PAPER, TASKS, LongRangeArena
 from transnormer.experiments.paper.lra_setups import COPIED, SETUPS
 from transnormer.models.heads import TransNormerForSequenceClassification
-from transnormer.models.presets import model_config
+from transnormer.models.presets import model_config, preset
 
 TABLE = LongRangeArena()
 
@@ -89,3 +89,7 @@ def test_the_page_of_arena_defines_every_set_up() -> None:
     for setup in SETUPS:
         assert f"| `{setup.name}`" in page
     assert len(TASKS) == 5
+    norms = {method: preset(f"{method}-lra-text").norm for method in TABLE.rows}
+    assert {method for method, norm in norms.items() if norm == "scale"} == {"flash"}
+    assert {method for method, norm in norms.items() if norm == "rms"} == {"t1", "t2", "llama"}
+    assert "RMSNorm in T1, T2 and llama, ScaleNorm in FLASH, LayerNorm in the others" in page
