@@ -87,15 +87,16 @@ class Table:
         columns = [[row if row in self.in_paper else f"{row} ({NOT_IN_PAPER})" for row in rows]]
         for heading, figure in self.figures.items():
             headings.append(heading)
-            shown = self.shown_figures(records, rows, heading)
-            columns.append([f"**{text}**" if is_best else text for text, is_best in shown])
+            figures = self.shown_figures(records, rows, heading)
+            columns.append([f"**{text}**" if is_best else text for text, is_best in figures])
             if figure.paper:
                 headings.append("paper")
                 columns.append([figure.text(figure.papers(row)) for row in rows])
         for heading, averaged in means.items():
             papers = [mean([self.figures[each].papers(row) for each in averaged]) for row in rows]
             headings += [heading, "paper"]
-            columns += [[self.mean(records, row, averaged) for row in rows], [_figure(value) for value in papers]]
+            shown = [NONE if value is None else f"{value:.2f}" for value in papers]
+            columns += [[self.mean(records, row, averaged) for row in rows], shown]
         return markdown_table(headings, list(zip(*columns, strict=True)))
 
     @property
@@ -234,9 +235,14 @@ def score(record: Record) -> float:
 
 
 def metric(split: Literal["valid", "test"], name: str) -> Callable[[Record], float | None]:
-    """A metric of the best checkpoint on a split, as a figure; None where a record has none."""
+    """A metric of the best checkpoint on a split, as a figure; None where a record has none.
+
+    A run without a best checkpoint never had a finite score, and has none now: NaN.
+    """
 
     def value(record: Record) -> float | None:
+        if record.valid is None:
+            return math.nan
         scores = record.valid if split == "valid" else record.test
         return scores.metrics.get(name) if scores else None
 
@@ -355,10 +361,6 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and not math.isnan(value)]
-
-
-def _figure(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}"
 
 
 def _marks(records: Records, which: str = STAND_IN + CHANGED) -> str:

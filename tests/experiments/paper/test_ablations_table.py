@@ -162,6 +162,14 @@ def test_a_page_has_the_papers_numbers_and_whether_its_order_holds() -> None:
     assert "tiny" not in page
 
 
+def test_a_row_that_never_had_a_finite_score_ran_and_is_worse_than_any() -> None:
+    records = [record("linear_elu", 5.0), record("linear_elu-unscaled", 0.0, valid=None), record("norm", 4.0)]
+    text = section(Ablations().page(records), "scaling (enwiki)")
+    assert cells(text, "1+elu without scaling")[0] == "nan"
+    assert "ours: NormAttention < 1+elu < 1+elu without scaling; holds" in text
+    assert "not run" not in text
+
+
 def test_the_deviation_of_gradients_is_in_the_record() -> None:
     def with_deviation(row: str, deviation: float, nonfinite: int = 0) -> Record:
         norm = {"steps": 9, "mean": 2.0, "relative_deviation": deviation, "nonfinite": nonfinite}
