@@ -20,6 +20,7 @@ from transnormer.experiments.paper import list_tables
 from transnormer.mixers.registry import list_mixers
 from transnormer.models.presets import list_presets
 from transnormer.tasks.registry import TASKS
+from transnormer.train.run_folder import RunFolder
 
 
 def test_dry_run_prints_a_config_that_can_be_used(cli: Callable, tmp_path: Path) -> None:
@@ -154,6 +155,15 @@ def test_resume_of_a_finished_run_says_so(cli: Callable, finished_run: Path) -> 
     assert done.code == 0
     assert done.out.startswith(f"{finished_run} is finished after 4 steps, there is nothing to resume")
     assert f"the model is in {finished_run / 'final'}" in done.out
+
+
+def test_resume_of_a_finished_run_without_weights_names_none(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    RunFolder(tmp_path / "run").remove_weights()
+    done = cli("resume", tmp_path / "run")
+    assert done.code == 0
+    assert "its weights were let go" in done.out
+    assert "the model is in" not in done.out
 
 
 def test_resume_ends_with_the_words_of_train(cli: Callable, finished_run: Path, tmp_path: Path) -> None:

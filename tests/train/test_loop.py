@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from transnormer.tasks.masked_lm import MaskedLM
 from transnormer.tasks.registry import build_task
 from transnormer.train import checkpoint
 from transnormer.train.loop import evaluate_run, resume, train
+from transnormer.train.run_folder import RunFolder
 
 
 def test_a_run_folder_holds_all_that_the_run_was(undisturbed: Path, store: Path) -> None:
@@ -241,6 +243,16 @@ def test_evaluate_run_scores_each_kind_of_weights(undisturbed: Path) -> None:
     assert evaluate_run(undisturbed, "test")["metrics"] != result["metrics"]
     with pytest.raises(ConfigError, match="final, best, last"):
         evaluate_run(undisturbed, checkpoint="finall")
+
+
+def test_a_finished_run_whose_weights_were_let_go_says_so(undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    RunFolder(run).remove_weights()
+    for which in ("final", "best", "last"):
+        with pytest.raises(CheckpointError, match="weights were let go") as caught:
+            evaluate_run(run, checkpoint=which)
+        assert f"transnormer train {run / 'config.yaml'} --out" in (caught.value.hint or "")
 
 
 def test_evaluate_run_refuses_altered_or_missing_weights(store: Path, tmp_path: Path, monkeypatch) -> None:

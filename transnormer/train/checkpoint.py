@@ -301,6 +301,11 @@ def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
     else:
         raise ConfigError(f"unknown checkpoint '{which}'", hint="one of: final, best, last")
     if not path.exists():
+        if folder.without_weights:
+            raise CheckpointError(
+                f"{folder.path} is finished, and its weights were let go, as tables of many models do",
+                hint=f"train it again: `{command('train', folder.config_file, '--out', 'RUN')}`",
+            )
         raise CheckpointError(
             f"{folder.path} has no {which} weights ({path} does not exist)",
             hint=f"finish the run with `{command('resume', folder.path)}`, or ask for another of final, best, last",

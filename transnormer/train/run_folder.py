@@ -108,6 +108,11 @@ class RunFolder:
                 if folder.is_dir():
                     remove(folder)
 
+    @property
+    def without_weights(self) -> bool:
+        """Whether it is finished and its weights were let go."""
+        return self.result_file.is_file() and not self.final.exists()
+
     def require_new(self) -> None:
         """Refuse a folder that is in use or holds anything, without touching it."""
         if self.path.exists() and not self.path.is_dir():
