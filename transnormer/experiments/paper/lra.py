@@ -131,20 +131,19 @@ def _highest(records: Records) -> list[str]:
 
 
 def _choices(records: Records) -> list[str]:
-    """What each method chose on each task, where it could."""
+    """What each method chose on each task, where it could: a line a method."""
     chosen: dict[str, dict[str, str]] = {}
     for record in records:
         if record.choice and (at := locate(record)):
             chosen.setdefault(at[0], {})[at[1]] = record.choice.name
-    by_method = [
-        f"{row}: {', '.join(f'{task} {name}' for task, name in tasks.items())}" for row, tasks in chosen.items()
-    ]
-    return [f"Chosen by trials, on the validation split: {'; '.join(by_method)}."] if chosen else []
+    by_row = {row: ", ".join(f"{task} {name}" for task, name in tasks.items()) for row, tasks in chosen.items()}
+    return [f"Chosen by trials, on the validation split, {row}: {choices}." for row, choices in by_row.items()]
 
 
 def _distances(records: Records) -> list[str]:
-    """Where the paper's set-up as it is stated does not give the paper's numbers."""
-    stated = [record for record in records if record.recipe_folder == LongRangeArena.setups["skyformer"]]
+    """Where the paper's set-up as it is stated does not give the paper's numbers, on data such as the paper's."""
+    setup = LongRangeArena.setups["skyformer"]
+    stated = [record for record in records if record.recipe_folder == setup and record.data.is_papers]
     far = []
     for task in TASKS:
         for method in TABLE.rows_that_ran(stated):
