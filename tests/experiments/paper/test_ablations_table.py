@@ -156,7 +156,7 @@ def test_a_page_has_the_papers_numbers_and_whether_its_order_holds() -> None:
     assert cells(ffn, "T1 FFN") == ["–", "3.93", "–"]
     assert "masked: order of the paper: T2 GLU < T2 FFN; ours: T2 GLU < T2 FFN; holds (one seed" in ffn
     assert ffn.count("order of the paper") == 1, "only what ran is judged"
-    assert "T2 64" in section(page, "block-size (enwiki): table 11")
+    assert "T2 blocks of 64" in section(page, "block-size (enwiki): table 11")
     cost = page.split("## Cost")[1]
     assert sum(line.startswith("| t2 |") for line in cost.splitlines()) == 1, "each cell once"
     assert "tiny" not in page

@@ -137,11 +137,11 @@ ABLATIONS: dict[str, Ablation] = {
         "how many of the 12 layers are DiagAttention, the others NormAttention",
         _both(
             {
-                "0 + 12": ("-diag0", 4.23, 4.48),
-                "3 + 9": ("-diag3", 4.13, 3.83),
-                "6 + 6": ("", 3.82, 3.81),
-                "9 + 3": ("-diag9", 3.87, 3.86),
-                "12 + 0": ("-diag12", 4.75, 4.66),
+                "0 Diag + 12 Norm": ("-diag0", 4.23, 4.48),
+                "3 Diag + 9 Norm": ("-diag3", 4.13, 3.83),
+                "6 Diag + 6 Norm": ("", 3.82, 3.81),
+                "9 Diag + 3 Norm": ("-diag9", 3.87, 3.86),
+                "12 Diag + 0 Norm": ("-diag12", 4.75, 4.66),
             }
         ),
     ),
@@ -156,11 +156,11 @@ ABLATIONS: dict[str, Ablation] = {
         "the block size of DiagAttention",
         _both(
             {
-                "16": ("-block16", None, None),
-                "32": ("-block32", 3.92, 3.90),
-                "64": ("", 3.82, 3.81),
-                "128": ("-block128", 3.72, 3.69),
-                "256": ("-block256", None, None),
+                "blocks of 16": ("-block16", None, None),
+                "blocks of 32": ("-block32", 3.92, 3.90),
+                "blocks of 64": ("", 3.82, 3.81),
+                "blocks of 128": ("-block128", 3.72, 3.69),
+                "blocks of 256": ("-block256", None, None),
             }
         ),
     ),
