@@ -74,7 +74,7 @@ def test_the_test_split_stands_beside_the_validation_split(tmp_path):
     ]
     found = table(runs, "Outcome")
     assert found is not None
-    assert list(found.columns)[4:] == ["valid loss", "valid bits_per_byte", "test loss", "test accuracy"]
+    assert list(found.columns)[4:] == ["valid loss", "valid bits per byte", "test loss", "test accuracy"]
     assert [list(row)[4:] for row in found.rows] == [
         ["1.5", "2.164", "1.25", "0.4075"],
         ["1.5", "2.164", "nan", "0.1"],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 920, 400, 74, 28, 52
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 920, 400, 74, 36, 52
 _LINE, _LETTER = 24, 7.8  # of the legend, and of its text
 # Of a page, which has its own for the dark; a file by itself has these.
 _COLOURS = ("#0b62b8", "#b8460b", "#23763a", "#8a3ab0", "#8a6a00", "#007a80", "#b0296b", "#5c6470")
