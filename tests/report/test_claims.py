@@ -107,7 +107,7 @@ def speeds(t2: float, others: float, methods: list[str]) -> dict[str, Any]:
         for length in speed.LENGTHS
     ]
     rows.append({"method": "vanilla", "length": 9999})  # did not fit: no rate
-    return {"speed-paper": {"settings": {"lengths": [*speed.LENGTHS, 9999]}, "rows": rows}}
+    return {"compiled": {"settings": {"lengths": [*speed.LENGTHS, 9999]}, "rows": rows}}
 
 
 def test_speed() -> None:
@@ -115,7 +115,7 @@ def test_speed() -> None:
     assert claim(TRAINS, [], speeds(3.0, 2.0, rivals)).in_words == "holds"
     assert claim(TRAINS, [], speeds(1.0, 2.0, rivals)).in_words == "does not hold"
     few = claim(TRAINS, [], speeds(3.0, 2.0, rivals[:2]))
-    assert few.caveats == ("in speed-paper against 2 of 9 methods",)
+    assert few.caveats == ("compiled: against 2 of 9 methods",)
     assert claim(TRAINS, []).in_words == "not tested"
     # What the paper did not time, such as linear_elu, is no rival.
     assert claim(TRAINS, [], speeds(1.0, 2.0, ["linear_elu"])).in_words == "not tested"

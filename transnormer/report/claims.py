@@ -42,7 +42,7 @@ def paper_claims(
 ) -> list[Claim]:
     """All of them: results, speed, and the two devils with their cures.
 
-    `speeds` are records of `transnormer bench speed` by name, `dilution` that of `transnormer analyse dilution`.
+    `speeds` are records of `transnormer bench speed` by how they ran, `dilution` is that of `analyse dilution`.
     """
     return [
         *_perplexity(views),
@@ -132,7 +132,7 @@ def _fastest(speeds: dict[str, dict[str, Any]]) -> Iterator[Claim]:
         for name, record in speeds.items():
             measured = {row["method"] for row in record["rows"]}
             if missing := [row for row in others if row not in measured]:
-                caveats.append(f"in {name} against {len(others) - len(missing)} of {len(others)} methods")
+                caveats.append(f"{name}: against {len(others) - len(missing)} of {len(others)} methods")
             checks += _faster_at_each_length(name, record, kind, others)
         outcome = verdict(checks, caveats)
         ends = (speed.LENGTHS[0], speed.LENGTHS[-1])

@@ -16,6 +16,7 @@ from transnormer.report.markdown import read_record
 from transnormer.report.page import Cell, Page, Picture, Section, Table
 
 _KINDS = {"train": "Training", "inference": "Inference"}
+_EXECUTIONS = {"eager": "op by op", "compile": "compiled", "cuda_graph": "a CUDA graph a step"}
 _PAPERS = "The paper's numbers are of an A6000: compare the order and how it changes with the length, not the size."
 _SECTIONS: dict[str, bench_tables.Section] = {
     "Training a language model": bench_tables.training,
@@ -42,10 +43,15 @@ _KERNELS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
 
 
 def speed_records(results: Path) -> dict[str, dict[str, Any]]:
-    """Records of `transnormer bench speed` in the setting of the paper, by the name of their file."""
+    """Records of `transnormer bench speed` in the setting of the paper, by how they ran; of equals, with their file."""
     files = sorted((results / "bench").glob("speed-*.json"), key=lambda file: file.stem)
-    found = {file.stem: read_record(file) for file in files}
-    return {name: record for name, record in found.items() if record and record["settings"]["setting"] == "paper"}
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        record = read_record(file)
+        if record and record["settings"]["setting"] == "paper":
+            name = _EXECUTIONS[record["settings"].get("execution", "eager")]  # the oldest do not say it
+            found[f"{name}, {file.stem}" if name in found else name] = record
+    return found
 
 
 def speed_page(results: Path) -> Page | None:
@@ -83,9 +89,8 @@ def _rates(record: dict[str, Any], kind: str) -> dict[str, dict[int, float]]:
 
 
 def _chart(record: dict[str, Any], kind: str) -> str:
-    rates = _rates(record, kind)
-    fastest = sorted(rates, key=lambda method: -max(rates[method].values(), default=0.0))
-    curves = [Curve(method, list(rates[method]), list(rates[method].values()), dots=True) for method in fastest]
+    """In the order of the record, so that a method has the same colour in both of its charts."""
+    curves = [Curve(method, list(at), list(at.values()), dots=True) for method, at in _rates(record, kind).items()]
     return draw_curves(curves, x_label="length in tokens", y_label="steps a second")
 
 
