@@ -138,6 +138,27 @@ def test_a_table_page_has_intervals_and_bold_and_the_words_about_its_set_up_as_t
     assert "is no comparison on equal terms" in page
 
 
+def test_accuracies_of_the_arena_have_trivial_rules_beside_them(results: Path, tmp_path: Path) -> None:
+    write_site(results, tmp_path / "without")
+    assert "What a number means" not in text(tmp_path / "without", "lra.html")
+    shutil.copytree(ROOT / "results" / "lra-data", results / "lra-data")
+    record = json.loads((results / "lra-data" / "listops.json").read_text())
+    record["baselines"]["root operator"] = 0.4321
+    (results / "lra-data" / "listops.json").write_text(json.dumps(record))
+    write_site(results, tmp_path / "with")
+    assert ">43.21</td>" in text(tmp_path / "with", "lra.html")
+    assert "What a number means" not in text(tmp_path / "with", "lm-wikitext103.html")
+
+
+def test_speeds_are_named_by_how_they_ran(results: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "results" / "bench" / "speed-paper-eager.json", results / "bench")
+    shutil.copy(ROOT / "results" / "bench" / "speed-paper.json", results / "bench" / "speed-another.json")
+    write_site(results, tmp_path / "site")
+    for page in ("index.html", "speed.html"):
+        for name in ("op by op", "a CUDA graph a step", "a CUDA graph a step, speed-paper"):
+            assert name in text(tmp_path / "site", page)
+
+
 def test_numbers_on_a_corpus_of_another_name_are_not_divided_by_the_papers(results: Path, tmp_path: Path) -> None:
     for name, label in (("of-python", "python"), ("of-the-papers", "wikitext103")):
         write_record(results, record_tree("listops", "t2", accuracy=0.41, data={**PUBLISHED, "label": label}))

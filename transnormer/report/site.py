@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.experiments import data_record
 from transnormer.experiments.paper.contents import CONTENTS
 from transnormer.experiments.table import NONE
 from transnormer.files import disk_errors, write_json, write_text
@@ -29,6 +30,10 @@ _MANIFEST = "site.json"
 _MADE_BY = "transnormer report site"
 _HINT = "choose another --out"
 _COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
+_RULES = (
+    "Test accuracy of rules that do not read sequences in order, and examples that splits have in common. "
+    "`transnormer data show lra/TASK --stats` computes them; docs/lra.md says what each is."
+)
 _UNTESTED = "No record says anything about these. Their pages have the command that makes one."
 
 
@@ -67,7 +72,7 @@ def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunReco
         FIGURE_PAGE: figures,
         **({"runs.html": run_page(runs)} if runs else {}),
     }
-    tables = {view.file: table_page(view, _links(view)) for view in views}
+    tables = {view.file: _table_page(view, results) for view in views}
     others = [Cell("Overview", "index.html"), Cell("Tables", "index.html#tables")]
     others += [Cell(page.title, file) for file, page in main.items() if file != "index.html"]
     facts = {"made by": f"{_MADE_BY}, from the records in {results.name}/ alone"}
@@ -77,6 +82,15 @@ def site_pages(results: Path, views: Sequence[TableView], runs: Sequence[RunReco
         )
         for file, page in {**main, **tables}.items()
     }
+
+
+def _table_page(view: TableView, results: Path) -> Page:
+    """A table, and beside the accuracies of the arena what is reached without reading in order."""
+    page, rules = table_page(view, _links(view)), data_record.table(results)
+    if view.experiment.name != "lra" or rules is None:
+        return page
+    means = Section("What a number means", text=f"{_RULES}\n\n{rules}")
+    return replace(page, sections=[page.sections[0], means, *page.sections[1:]])
 
 
 def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
