@@ -137,7 +137,7 @@ def _choices(records: Records) -> list[str]:
         if record.choice and (at := locate(record)):
             chosen.setdefault(at[0], {})[at[1]] = record.choice.name
     by_row = {row: ", ".join(f"{task} {name}" for task, name in tasks.items()) for row, tasks in chosen.items()}
-    return [f"Chosen by trials, on the validation split, {row}: {choices}." for row, choices in by_row.items()]
+    return [f"{row} chose, by trials on the validation split: {choices}." for row, choices in by_row.items()]
 
 
 def _distances(records: Records) -> list[str]:
