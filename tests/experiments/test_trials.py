@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from record_case import make_record
 from reproduce_case import ReproduceCase
 
 from transnormer.experiments.experiment import Selection
@@ -78,6 +79,16 @@ def test_trials_then_full_jobs_stopped_in_between_and_taken_up(fair: ReproduceCa
     if full.choice.name != "none-3e-4":
         assert fair.run(*FAIR) == 2
         assert "was made with another config" in fair.err
+
+
+def test_of_equal_trials_the_page_shows_the_one_that_is_chosen(tmp_path: Path) -> None:
+    trials = LongRangeArena().trials("fair")
+    assert trials is not None
+    for name in trials.variants("t2", "fair"):
+        make_record("text", "t2", 42, 0.5, name=f"text-t2-{name}-42").write(tmp_path)
+    choice = trials.choices(SELECTION, tmp_path)["t2", "text"]
+    assert choice.name == "sinusoidal-3e-4"
+    assert "**sinusoidal-3e-4 50.00**" in trials.page(read_records(tmp_path))
 
 
 def test_without_all_trials_there_is_no_full_job(fair: ReproduceCase) -> None:

@@ -109,31 +109,31 @@ class Trials(Experiment):
 
     def choices(self, selection: Selection, results: Path) -> dict[tuple[str, str], Choice]:
         """Of every row and column all of whose trials have a record: the best on validation, of equals the first."""
-        records = {record.name: record for record in read_records(results)}
-        chosen = {}
+        records, chosen = read_records(results), {}
         for row in selection.rows:
             options = self._options(row)
             for column in selection.columns:
-                found = {name: records.get(job_name(row, column, self.seed, name)) for name in options}
-                done = {name: record for name, record in found.items() if record}
+                done = self._done(records, row, column)
                 if len(done) == len(options):
                     best = best_on_validation(done)
                     scores = {name: record.valid_score for name, record in done.items()}
                     chosen[row, column] = Choice(best, tuple(options[best]), scores)
         return chosen
 
+    def _done(self, records: Sequence[Record], row: str, column: str) -> dict[str, Record]:
+        """The records of a row and column by the name of their option, in the order of the options."""
+        by_name = {record.name: record for record in records}
+        found = {name: by_name.get(job_name(row, column, self.seed, name)) for name in self._options(row)}
+        return {name: record for name, record in found.items() if record}
+
     def page(self, records: Sequence[Record]) -> str:
         """What every row chose of what, by the score on the validation split; the chosen one is bold."""
-        cells: dict[tuple[str, str], dict[str, Record]] = {}
-        for record in records:
-            for row in self.rows:
-                for column in self.columns(""):
-                    for name in self._options(row):
-                        if record.name == job_name(row, column, self.seed, name):
-                            cells.setdefault((row, column), {})[name] = record
-        ran = [row for row in self.rows if any(at[0] == row for at in cells)]
         columns = list(self.columns(""))
-        lines = [[row, *(self._cell(row, cells.get((row, column), {})) for column in columns)] for row in ran]
+        lines = []
+        for row in self.rows:
+            found = [self._done(records, row, column) for column in columns]
+            if any(found):
+                lines.append([row, *(self._cell(row, done) for done in found)])
         steps = sorted({record.steps for record in records})
         return (
             f"# {self.title}\n\nGenerated from the JSON files beside it; one file is one run. Score on the validation "
