@@ -253,7 +253,7 @@ def summary(results: Path) -> str | None:
             accuracies = [TABLE.text(records, method, task) for task in TASKS]
             rows.append([setup, method, *accuracies, TABLE.mean(records, method, four)])
     seeds = {record.seed for records in folders.values() for record in records}
-    ours = "one seed" if len(seeds) == 1 else "mean and standard deviation over seeds"
+    ours = "one seed" if len(seeds) == 1 else "one seed, or mean and standard deviation over several"
     links = ", ".join(f"[results/{places[setup].name}](results/{places[setup].name}/README.md)" for setup in folders)
     about = " ".join(f"`{setup}`: {table.about[table.setups[setup]]}" for setup in folders)
     return (
