@@ -46,7 +46,12 @@ def results(tmp_path: Path) -> Path:
     (folder / "figures").mkdir()
     (folder / "figures" / "figure1.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     (folder / "figures" / "figure1.csv").write_text("method,score\nt2,12.5\n")
-    facts = {"paper": "T2 is highest.", "sources": ["lra/*.json"], "notes": ["without a score: flash"]}
+    facts = {
+        "paper": "T2 is highest.",
+        "protocol": "at 1 token",
+        "sources": ["lra/*.json"],
+        "notes": ["without a score: flash"],
+    }
     (folder / "figures" / "figure1.json").write_text(json.dumps(facts))
     (folder / "bench").mkdir()
     shutil.copy(ROOT / "results" / "bench" / "speed-paper.json", folder / "bench")
@@ -189,7 +194,13 @@ def test_a_table_of_several_has_its_own_command_and_its_own_figure_of_each_recor
 def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(results: Path, tmp_path: Path) -> None:
     write_site(results, tmp_path / "few")
     page = text(tmp_path / "few", "figures.html")
-    for part in ("The paper: T2 is highest.", "without a score: flash", ">12.5</td>", 'href="figures/figure1.csv"'):
+    for part in (
+        "The paper: T2 is highest.",
+        "Measured: at 1 token.",
+        "without a score: flash",
+        ">12.5</td>",
+        'href="figures/figure1.csv"',
+    ):
         assert part in page, part
     (results / "figures" / "figure1.csv").write_text("method,score\n" + "t2,12.5\n" * 500)
     write_site(results, tmp_path / "many")

@@ -16,7 +16,8 @@ PROTOCOL = (
     "l(i, r, N): the share of a token's attention on the r·N tokens around it, the neighbourhood moved inside the "
     "sequence at its ends; means over positions, heads and texts, in a model's mean every layer counts the same; "
     "signed weights, and weights without a row sum, by their absolute value as a share of their row; rows without any "
-    "weight left out; area: under the curve from r = 0 to 1; equal weights: of the same weight on all visible tokens"
+    "weight left out; area: under the curve from r = 0 to 1; equal weights: of the same weight on all visible tokens; "
+    "DiagAttention sees its block alone, so that its area is large by construction, and may exceed that of softmax"
 )
 
 _MARKED = 10  # of so many points of a curve one says what it is

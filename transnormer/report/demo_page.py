@@ -53,7 +53,8 @@ def write_demo_page(twins: Sequence[Twin], samples: Mapping[str, str], path: Pat
                 "Second devil: dilution",
                 text="How much of a token's attention falls on its neighbourhood, against the size of that "
                 "neighbourhood, as a mean over layers: a curve close to equal weights is attention that is spread "
-                "thin. T2's first two layers see blocks of 64 tokens only; its last two see everything, thinly.",
+                "thin. T2's first two layers see blocks of 64 tokens only, so that its curve may lie above that of "
+                "softmax; its last two see everything, thinly.",
                 pictures=[Picture(svg=_dilution(twins))],
             ),
             Section(

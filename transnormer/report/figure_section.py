@@ -29,6 +29,7 @@ def figure_section(folder: Path, name: str) -> Section:
     facts, numbers = read_record(folder / f"{name}.json") or {}, folder / f"{name}.csv"
     said = [f"The paper: {facts['paper']}"] if "paper" in facts else []
     title, alt = name.replace("figure", "Figure ", 1), f"The figure {name}; {said[0] if said else ''}"
+    said += [f"Measured: {facts['protocol']}."] if "protocol" in facts else []
     said += [f"Made from {', '.join(facts['sources'])}."] if "sources" in facts else []
     drawn = _with_tips(there[0], alt)
     picture = Picture(svg=drawn, files=links) if drawn else Picture(image=links[0].href, alt=alt, files=links)
