@@ -52,6 +52,8 @@ def test_every_page_fits_and_nothing_complains(site: Path, browser: Browser, wid
     for page in pages(site):
         browser.open(page, width, scheme=scheme)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, page.name
+        commands = "[...document.querySelectorAll('pre')].filter((each) => each.scrollWidth > each.clientWidth).length"
+        assert browser.evaluate(commands) == 0, f"{page.name}: no key scrolls them"
     assert browser.complaints[before:] == []
 
 
