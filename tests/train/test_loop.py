@@ -255,6 +255,19 @@ def test_a_finished_run_whose_weights_were_let_go_says_so(undisturbed: Path, tmp
         assert f"transnormer train {run / 'config.yaml'} --out" in (caught.value.hint or "")
 
 
+def test_the_result_names_every_process_of_a_run(store: Path, tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as stopped:
+        stop_at(stopped, 4)
+        with pytest.raises(Preempted):
+            train(tiny_config(store), tmp_path / "run", show=False)
+    segments = resume(tmp_path / "run", show=False)["segments"]
+    assert [each["after"] for each in segments] == [0, 4]
+    for each in segments:
+        assert each["command"]
+        assert each["date"].startswith("20")
+        assert "commit" in each
+
+
 def test_evaluate_run_refuses_altered_or_missing_weights(store: Path, tmp_path: Path, monkeypatch) -> None:
     stop_at(monkeypatch, 4)
     with pytest.raises(Preempted):
