@@ -179,6 +179,7 @@ def test_every_task_has_a_recipe(glue_store: Stores):
         config = load_config(name)
         assert config.task == name
         assert (config.optim.betas, config.optim.eps, config.optim.weight_decay) == ((0.9, 0.98), 1e-6, 0.1)
+        assert (config.model.dropout, config.model.classifier_dropout) == (0.1, 0.0)
         assert config.train.batch_size == (16 if name in ("glue/mrpc", "glue/cola", "glue/rte") else 32)
     with pytest.raises(ConfigError, match=r"glue.max_length has no effect beside data.store"):
         config_of("rte", glue_store("rte"), "glue.max_length=64")
