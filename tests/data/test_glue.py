@@ -1,6 +1,7 @@
 """GLUE's files: every published format, the marks of sentences, and what is wrong with a file by its line."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -233,6 +234,12 @@ def test_no_example_is_longer_than_asked(make, tmp_path: Path):
 
 def test_every_format_is_covered():
     assert set(LABELLED) == set(TASKS)
+
+
+def test_it_is_said_where_the_files_are_to_be_had_and_how_to_know_them():
+    for spec in SPECS.values():
+        assert re.search(r"gluebenchmark\.com/tasks\), .*sha256 [0-9a-f]{64}", spec.about_source), spec.name
+    assert "msr_paraphrase_train.txt" in SPECS["glue/mrpc"].about_source
 
 
 @pytest.mark.parametrize(("folder", "task"), [("CoLA", "cola"), ("SST-2", "sst2"), ("MRPC", "mrpc"), ("RTE", "rte")])

@@ -49,9 +49,12 @@ def open_corpus(name: str, source: str | Path | Sequence[str | Path] | None = No
 # Where the files of a corpus are to be had: nothing is downloaded.
 ORIGINS = {
     "wikitext103": "WikiText-103 (Merity et al. 2017) is wikitext-103-v1.zip of the Hugging Face data set "
-    "Salesforce/wikitext and its mirrors: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens",
+    "Salesforce/wikitext and its mirrors, sha256 242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590: "
+    "wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens; for tokenizers of parts of words wikitext-103-raw-v1.zip, "
+    "sha256 91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794: wiki.train.raw and so on",
     "wikitext2": "WikiText-2 (Merity et al. 2017) is wikitext-2-v1.zip of the Hugging Face data set "
-    "Salesforce/wikitext and its mirrors: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens",
+    "Salesforce/wikitext and its mirrors, sha256 92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c: "
+    "wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens",
     "enwik8": "enwik8 is the one file of http://mattmahoney.net/dc/enwik8.zip, 100,000,000 bytes, md5 "
     "a1fa5ffddb56f4953e226637dabbb36a",
     "enwiki": "enwiki is a folder with train.txt and valid.txt: articles of the English Wikipedia as plain text, a "

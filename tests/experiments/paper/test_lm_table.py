@@ -193,7 +193,7 @@ def test_methods_without_feed_forward_layers_keep_their_ratio_of_layers() -> Non
 
 def test_missing_data_says_where_to_get_them() -> None:
     for setup, words in {
-        "wikitext103": ["wikitext-103-v1.zip", "wiki.train.tokens"],
+        "wikitext103": ["wikitext-103-v1.zip", "sha256 242ba0f2", "wiki.train.tokens", "wikitext-103-raw-v1.zip"],
         "enwik8": ["mattmahoney.net/dc/enwik8.zip", "a1fa5ffddb56f4953e226637dabbb36a"],
         "enwiki": ["train.txt and valid.txt"],
     }.items():

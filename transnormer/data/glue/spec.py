@@ -33,6 +33,7 @@ class Spec:
     metrics: tuple[str, ...] = ("accuracy",)
     files: tuple[tuple[str, str], ...] = tuple(FILES.items())
     published: tuple[tuple[str, int], ...] = ()
+    came_as: str = ""  # what the published files are called before they are unpacked or split, with their sha256
     # Where files to be submitted have another name than the folder: by split.
     submitted: tuple[tuple[str, str], ...] = ()
 
@@ -41,8 +42,8 @@ class Spec:
         """Where the files are to be had, and what they are called."""
         files = ", ".join(name for _, name in self.files)
         return (
-            f"the source is {self.folder}/ with {files} ({PAGE}), or a folder that the `datasets` package saved with "
-            "save_to_disk"
+            f"the source is {self.folder}/ with {files} ({PAGE}), {self.came_as}, or a folder that the `datasets` "
+            "package saved with save_to_disk"
         )
 
     def submission(self, split: str) -> str:
@@ -62,6 +63,7 @@ SPECS = {
             labels=("entailment", "neutral", "contradiction"),
             files=tuple(_TWO_GENRES.items()),
             published=(("train", 392_702), ("valid", 9_815), ("valid_mismatched", 9_832)),
+            came_as="from MNLI.zip, sha256 e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
             submitted=(("test", "MNLI-m"), ("test_mismatched", "MNLI-mm")),
         ),
         Spec(
@@ -71,6 +73,7 @@ SPECS = {
             texts=(("question",), ("sentence",)),
             labels=_NLI,
             published=(("train", 104_743), ("valid", 5_463)),
+            came_as="from QNLIv2.zip, sha256 e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
         ),
         Spec(
             "glue/qqp",
@@ -80,6 +83,7 @@ SPECS = {
             label=("is_duplicate", "label"),
             metrics=("accuracy", "f1"),
             published=(("train", 363_849), ("valid", 40_430)),
+            came_as="from QQP-clean.zip, sha256 40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
         ),
         Spec(
             "glue/sst2",
@@ -87,6 +91,7 @@ SPECS = {
             "the sentiment of a sentence of a film review",
             texts=(("sentence",),),
             published=(("train", 67_349), ("valid", 872)),
+            came_as="from SST-2.zip, sha256 d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
         ),
         Spec(
             "glue/mrpc",
@@ -96,6 +101,10 @@ SPECS = {
             label=("Quality", "label"),
             metrics=("f1", "accuracy"),
             published=(("train", 3_668), ("valid", 408)),
+            came_as="or Microsoft's msr_paraphrase_train.txt, sha256 "
+            "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89, and msr_paraphrase_test.txt, sha256 "
+            "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784, with GLUE's list dev_ids.tsv, sha256 "
+            "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
         ),
         Spec(
             "glue/cola",
@@ -104,6 +113,7 @@ SPECS = {
             texts=(("sentence",),),
             metrics=("matthews", "accuracy"),
             published=(("train", 8_551), ("valid", 1_043)),
+            came_as="from CoLA.zip, sha256 f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
         ),
         Spec(
             "glue/rte",
@@ -112,6 +122,7 @@ SPECS = {
             texts=(("sentence1", "premise"), ("sentence2", "hypothesis")),
             labels=_NLI,
             published=(("train", 2_490), ("valid", 277)),
+            came_as="from RTE.zip, sha256 6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee",
         ),
     )
 }
