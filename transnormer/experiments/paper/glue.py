@@ -39,7 +39,6 @@ PAPER: dict[str, tuple[float, ...]] = {
     "t1": (79.06, 79.93, 87.00, 88.61, 91.17, 84.50, 45.38),
     "t2": (77.28, 78.53, 85.39, 88.56, 90.71, 85.06, 45.90),
 }
-# Small tasks first, so that a runner that is stopped early has several columns.
 TASKS = ("cola", "mrpc", "rte", "sst2", "qnli", "qqp", "mnli")
 RATES = ("1e-5", "3e-5", "6e-5", "1e-4")
 _PRETRAINING, SEED = mlm.MaskedModels(), 42  # one seed of it, whatever that of a fine-tuning
