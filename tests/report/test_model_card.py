@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from tiny_run import tiny_config, tiny_store
 
 from transnormer.cli.app import main
+from transnormer.data.prepare import prepare
 from transnormer.errors import DataError
 from transnormer.files import write_json
 from transnormer.models.presets import preset
@@ -107,6 +108,25 @@ def test_scores_are_those_of_the_exported_weights(run: Path, tmp_path: Path):
     (tmp_path / "run" / "eval-final-test.json").write_text("{")
     with pytest.raises(DataError, match=r"eval-final-test\.json is not JSON"):
         model_card("model", checkpoint, exported, "unknown")
+
+
+def test_it_says_which_weights_a_run_began_with_and_what_its_data_stand_in_for(model: Path, tmp_path: Path):
+    article = " = Title = \n" + "A few words of an article, and more of them.\n" * 3
+    (tmp_path / "train.txt").write_text(article * 9)
+    (tmp_path / "valid.txt").write_text(article)
+    store = prepare("enwiki", tmp_path / "store", tokenizer="byte", source=tmp_path)
+    settings = [f"model.init={model}", f"data.store={store}", "data.sequence_length=32", "optim.warmup_steps=0"]
+    settings += ["train.steps=1", "train.batch_size=2", "train.device=cpu"]
+    command("train", "lm/enwiki", "--out", tmp_path / "run", *settings)
+    command("export", tmp_path / "run", "--out", tmp_path / "model")
+    text = (tmp_path / "model" / "README.md").read_text()
+    began = json.loads((tmp_path / "run" / "init.json").read_text())
+    assert f"| began with | `my model`, sha256 `{began['sha256']}` |" in text
+    assert "**enwiki (stand-in)**" in text
+    assert "stands in for WikiText-103" in text
+    assert "preset `None`" not in text
+    assert str(model.parent) not in text
+    assert ModelCard(text).data.eval_results[0].dataset_name == "enwiki (stand-in)"
 
 
 def test_a_folder_of_no_run_has_a_card_that_says_so(model: Path, tmp_path: Path):

@@ -13,6 +13,7 @@ import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
+from transnormer.data.examples import ExampleStore
 from transnormer.data.open_store import open_store
 from transnormer.errors import DataError, TransNormerError
 from transnormer.experiments.recording import data_of, without_folder
@@ -124,7 +125,7 @@ def _scores(run: Path, result: dict[str, Any] | None, step: int | None) -> list[
 
 
 def _data(run: Path) -> tuple[str, list[str]]:
-    """The label of the data of a run, and lines about them; the store says more where it is still in its place."""
+    """The name of the data of a run, and lines about them; the store says more where it is still in its place."""
     if not (run / "data.json").is_file():
         return "unknown", ["not recorded: the run was made by an older version"]
     recorded = _read(run / "data.json")
@@ -139,14 +140,18 @@ def _data(run: Path) -> tuple[str, list[str]]:
     meta = data.meta
     unit = "tokens" if "corpus" in meta else "examples"
     lines.insert(0, ", ".join(f"{split} {size:,}" for split, size in data.sizes.items()) + f" {unit}")
-    lines.insert(0, f"**{data.label}**" + (f": {meta['split_rule']}" if "split_rule" in meta else ""))
+    source = store.task if isinstance(store, ExampleStore) else meta.get("corpus", "")
+    title = data.label if source in data.label else f"{source} ({data.label})"
+    lines.insert(0, f"**{title}**" + (f": {meta['split_rule']}" if "split_rule" in meta else ""))
+    if original := meta.get("stands_in_for"):
+        lines.insert(1, f"stands in for {original}, whose published results are not to be compared with these")
     if tokenizer := meta.get("tokenizer"):
         lines.append(f"tokenizer `{tokenizer['kind']}`, {store.vocab_size:,} ids")
     lines += [
         f"not the published set: {part} has {what}" for part, what in meta.get("differs_from_published", {}).items()
     ]
     lines += [f"from `{file}`, sha256 `{digest}`" for file, digest in meta.get("sources", {}).items()]
-    return data.label, lines
+    return title, lines
 
 
 def _metadata(name: str, license_id: str, pipeline: str | None, label: str, scores: list[Score]) -> ModelCardData:
@@ -192,6 +197,9 @@ def _facts(
     if step is not None:
         facts["step of the weights"] = f"{step:,}"
     if result:
+        if init := result.get("init"):
+            began = Path(init["init"]).name + ("" if init["step"] is None else f", step {init['step']:,}")
+            facts["began with"] = f"`{began}`, sha256 `{init['sha256']}`"
         hardware = result["hardware"]
         device = ", ".join(hardware["gpus"]) if result["device"] == "cuda" else hardware["cpu"]
         facts["trained for"] = f"{result['steps']:,} steps, {result['tokens']:,} tokens, {result['seconds']:,.0f} s"
@@ -204,7 +212,10 @@ def _facts(
 def _keys(record: RunRecord) -> str:
     """The resolved config; a card is published, so an absolute path keeps its name only."""
     places = {
-        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
-        for key, value in record.config["data"].items()
+        section: {
+            key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+            for key, value in record.config[section].items()
+        }
+        for section in ("data", "model")
     }
-    return yaml.safe_dump({**record.config, "data": places}, sort_keys=False, allow_unicode=True).strip()
+    return yaml.safe_dump({**record.config, **places}, sort_keys=False, allow_unicode=True).strip()
