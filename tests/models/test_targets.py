@@ -53,6 +53,27 @@ def test_equals_the_loss_of_the_logits_in_every_gradient(causal, bias, tied):
         torch.testing.assert_close(ours[name], gradient, atol=1e-10, rtol=1e-10, msg=name)
 
 
+@pytest.mark.parametrize("most", [30, 40, 70, 100])
+def test_a_head_on_the_masked_positions_alone_changes_nothing(most):
+    model = build(causal=False).double()
+    ids, targets = batch()
+    targets[:, 30:] = -100
+    seen: list[tuple[int, ...]] = []
+    hook = model.lm_head.dense.register_forward_hook(lambda _, inputs, output: seen.append(tuple(output.shape)))
+    ours, theirs = model(ids, targets=targets, most_targets=most).loss, model(ids, targets=targets).loss
+    hook.remove()
+    assert [shape[1] for shape in seen] == [min(most, 70), 70]
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    found, expected = gradients(model, ours), gradients(model, theirs)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-10, rtol=1e-10, msg=name)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    loss = compiled(ids, targets=targets, most_targets=most).loss
+    torch.testing.assert_close(loss, theirs, atol=1e-10, rtol=1e-10)
+    for name, gradient in gradients(model, loss).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-10, rtol=1e-10, msg=name)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_torch_compile_sees_the_whole_loss(causal):
     model = build(causal)

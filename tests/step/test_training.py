@@ -16,6 +16,7 @@ from tiny_run import evaluations, journal_lines, losses, tiny_config, weights_ha
 from transnormer.errors import ConfigError, Preempted, TransNormerError
 from transnormer.step.execution import CannotRun, Execution
 from transnormer.step.training import TrainingStep
+from transnormer.tasks import token_windows
 from transnormer.tasks.lra import LongRangeArena
 from transnormer.train import learner as learner_module
 from transnormer.train.loop import evaluate_run, resume, train
@@ -173,13 +174,26 @@ def test_language_models_take_the_same_step(store: Path, task: str, tmp_path: Pa
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
 
 
-@pytest.mark.parametrize("task", ["lra/listops", "lra/retrieval", "causal_lm"])
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_on_a_gpu_language_models_learn_what_single_ops_learn(store: Path, task: str, tmp_path: Path) -> None:
+    still = {"task": task, "model__dropout": 0.0, "train__micro_batch_size": None}
+    for execution in ("eager", "cuda_graph"):
+        where = {"train__execution": execution, "train__device": "cuda", "train__precision": "float32"}
+        config = tiny_config(store, **still, **where)
+        assert train(config, tmp_path / execution, show=False)["execution"] == execution
+    same_run(tmp_path / "cuda_graph", tmp_path / "eager", rel=2e-3)
+
+
+@pytest.mark.parametrize("task", ["lra/listops", "lra/retrieval", "causal_lm", "masked_lm"])
 def test_step_and_score_are_one_graph_to_a_compiler(
     lra_store, store: Path, task: str, tmp_path: Path, graph_on_cpu, monkeypatch
 ) -> None:
     """What a GPU compiles: without a break, and with the same result."""
     still = {**STILL, "train__steps": 4, "train__log_every": 2, "train__eval_every": 4, "train__micro_batch_size": None}
-    config = tiny_config(store, **still) if task == "causal_lm" else lra_config(task, lra_store(task), **still)
+    of_text = not task.startswith("lra/")
+    config = tiny_config(store, task=task, **still) if of_text else lra_config(task, lra_store(task), **still)
+    monkeypatch.setattr(token_windows, "_MOST_LOGITS", 0)  # no logits, as on a GPU
     train(config, tmp_path / "plain", show=False)
     compiled: list[object] = []
 
@@ -191,6 +205,6 @@ def test_step_and_score_are_one_graph_to_a_compiler(
 
     monkeypatch.setattr(Execution, "compile", compile_it)
     train(config, tmp_path / "ours", show=False)
-    assert len(compiled) == 3  # the step, and the scores of two splits
+    assert len(compiled) == (2 if task == "masked_lm" else 3)  # the step, and the scores of a split or two
     same_run(tmp_path / "ours", tmp_path / "plain", rel=1e-4)
     torch.compiler.reset()

@@ -35,7 +35,8 @@ def test_many_logits_are_never_made_and_the_loss_is_the_same(setup, monkeypatch:
         loss = task.loss_sum(model, batch)
         (loss / 100).backward()
         found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
-    assert calls == [{"input_ids"}, {"input_ids"}, {"input_ids", "targets"}]
+    few = {"most_targets"} if task.name == "masked_lm" else set()
+    assert calls == [{"input_ids"}, {"input_ids"}, {"input_ids", "targets"} | few]
     for a, b in zip(found[0], found[2], strict=True):
         assert a.dtype == b.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)

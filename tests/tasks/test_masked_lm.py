@@ -15,6 +15,7 @@ from transnormer.data.sampling import TRAIN_MASKING, generator
 from transnormer.data.store import StoreWriter
 from transnormer.data.tokenizers import byte_tokenizer, roberta_bpe, train_bpe, word_tokenizer, word_vocabulary
 from transnormer.errors import ConfigError
+from transnormer.tasks import token_windows
 from transnormer.tasks.masked_lm import MaskedLM
 from transnormer.tasks.masking import IGNORED, Masking
 
@@ -53,6 +54,7 @@ def test_short_windows_have_a_target_and_long_ones_15_percent(length: int, expec
         for position in range(200)
     }
     assert counts == expected
+    assert max(counts) <= Masking.most(length) <= max(counts) + 1
 
 
 def test_special_tokens_are_never_chosen_nor_put_in():
@@ -117,6 +119,18 @@ def test_the_loss_is_on_masked_tokens_only(configure, bigram):
     assert task.loss_sum(bigram, batch).item() == pytest.approx(by_hand.item(), rel=1e-5)
     assert task.targets_in(batch) == chosen.sum()
     assert task.tokens_in(batch) == 8 * 32
+
+
+def test_the_head_sees_little_more_than_masked_tokens(configure, monkeypatch: pytest.MonkeyPatch):
+    task = MaskedLM(configure("masked_lm", model={"preset": "t2-tiny", "hidden_size": 32, "num_attention_heads": 2}))
+    torch.manual_seed(0)
+    model, batch = task.build_model().eval(), task.train_batch(range(8))
+    seen: list[tuple[int, ...]] = []
+    model.lm_head.norm.register_forward_hook(lambda _, inputs, output: seen.append(tuple(output.shape[:2])))
+    with_logits = task.loss_sum(model, batch)
+    monkeypatch.setattr(token_windows, "_MOST_LOGITS", 0)  # as on a GPU
+    torch.testing.assert_close(task.loss_sum(model, batch), with_logits)
+    assert seen == [(8, 32), (8, 5)]  # 15 % of 32 tokens are at most 5
 
 
 def test_evaluation_by_hand_and_over_ranks(configure, bigram):

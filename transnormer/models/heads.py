@@ -187,13 +187,15 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         targets: Tensor | None = None,
+        most_targets: int | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """`labels` [B, T]: the right token where one was masked, -100 elsewhere.
 
         `targets` [B, T] are the same; with them the loss is the float32 sum over those that are not -100, and there are
-        no logits, in the result or in memory. Positions without a target pass through the products all the same: their
-        number differs from batch to batch, and shapes that depend on data would stop compilers and CUDA graphs.
+        no logits, in the result or in memory. Where no row has more of them than `most_targets`, so many positions of
+        each pass through the head, the others need not: a number that is known beforehand, for shapes that depend on
+        data would stop compilers and CUDA graphs.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -203,7 +205,10 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         )
         logits, loss = None, None
         if targets is not None:
-            features = self.lm_head.features(outputs.last_hidden_state)
+            states = outputs.last_hidden_state
+            if most_targets is not None:
+                states, targets = _at_targets(states, targets, most_targets)
+            features = self.lm_head.features(states)
             loss = loss_without_logits(features, self.lm_head.decoder, targets, labels)
         else:
             logits = self.lm_head(outputs.last_hidden_state)
@@ -217,6 +222,12 @@ class TransNormerForMaskedLM(TransNormerPreTrainedModel):
         """The summed loss of targets [B, T], and how many are the token that the model finds most likely; no logits."""
         features = self.lm_head.features(self.model(input_ids=input_ids).last_hidden_state)
         return score_without_logits(features, self.lm_head.decoder, targets)
+
+
+def _at_targets(states: Tensor, targets: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """`most` positions of each row, those with a target among them: [B, T, d], [B, T] become [B, K, d], [B, K]."""
+    places = (targets != -100).int().topk(min(most, targets.shape[1]), dim=1, sorted=False).indices
+    return states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1])), targets.gather(1, places)
 
 
 def score_without_logits(x: Tensor, decoder: nn.Linear, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,10 @@ class MaskedLM(TokenWindowTask):
     def eval_sample(self, window: np.ndarray, index: int) -> Sample:
         return self._masking(window, generator(0, index, EVAL_MASKING))
 
+    @property
+    def most_targets(self) -> int:
+        return self._masking.most(self.config.data.sequence_length - len(self._masking.marks))
+
     def build_model(self) -> TransNormerForMaskedLM:
         return TransNormerForMaskedLM(self.model_config(causal=False))
 

@@ -34,6 +34,11 @@ class Masking:
         special = [number for number in added if number != tokenizer.unk_token_id]
         self.is_special = np.isin(np.arange(len(tokenizer)), special)
 
+    @staticmethod
+    def most(length: int) -> int:
+        """The most that it can choose of so many tokens."""
+        return min(length, int(SHARE * length) + 1)
+
     def __call__(self, window: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of a window between its marks; targets are IGNORED where nothing was chosen."""
         ids = np.concatenate([self.marks[:1], window, self.marks[1:]]).astype(np.int64)

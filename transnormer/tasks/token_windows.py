@@ -66,6 +66,11 @@ class TokenWindowTask(Task):
         """(inputs, targets) of a window; the same in every run."""
 
     @property
+    def most_targets(self) -> int | None:
+        """The most targets of a training window, where they are few: the model's head can leave the others out."""
+        return None
+
+    @property
     def num_train_samples(self) -> int:
         return self._train.complete
 
@@ -85,7 +90,8 @@ class TokenWindowTask(Task):
         whole = inputs.numel() * (context.size if context else 1)  # shared to save memory, as one process would
         shared = {} if context is None else {"context": context}
         if inputs.is_cuda or whole * self.store.vocab_size > _MOST_LOGITS:
-            return model(input_ids=inputs, targets=targets, **shared).loss
+            few = {} if self.most_targets is None else {"most_targets": self.most_targets}
+            return model(input_ids=inputs, targets=targets, **few, **shared).loss
         return _cross_entropy_sum(model(input_ids=inputs, **shared).logits, targets)
 
     def score(self, model: Any, batch: Batch) -> Tensor:
