@@ -117,7 +117,7 @@ class Glue(Experiment):
     setups: ClassVar = dict.fromkeys(mlm.SIZES, "glue")
     rows = mlm.MaskedModels.rows
     keeps_weights = False
-    guesses: ClassVar = {"cuda": dict.fromkeys(TASKS, 40.0), "cpu": dict.fromkeys(TASKS, 0.1)}
+    guesses: ClassVar = {"cuda": dict.fromkeys(TASKS, 150.0), "cpu": dict.fromkeys(TASKS, 0.1)}
 
     def columns(self, setup: str) -> Sequence[str]:
         return TASKS
