@@ -102,6 +102,11 @@ def test_a_saved_data_set_with_other_labels_is_refused(bpe: Path, tmp_path: Path
     datasets.DatasetDict({"train": split, "validation": split}).save_to_disk(tmp_path / "rte")
     with pytest.raises(DataError, match=r"dataset_info.json: the labels are not_entailment, entailment"):
         plan("glue/rte", tmp_path / "rte", f"roberta:{bpe}")
+    split.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": split}).save_to_disk(tmp_path / "part")
+    for folder, message in {"one": "a saved data set of one split", "part": "has no split 'validation'"}.items():
+        with pytest.raises(DataError, match=message):
+            plan("glue/rte", tmp_path / folder, f"roberta:{bpe}")
     info = tmp_path / "rte" / "train" / "state.json"
     info.write_text(json.dumps({**json.loads(info.read_text()), "_indices_files": ["x"]}))
     with pytest.raises(DataError, match="selection"):

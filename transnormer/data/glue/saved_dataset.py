@@ -23,9 +23,13 @@ _SPLITS = {
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Our names of the splits that a saved data set has, and their folders."""
+    """Our names of the splits that a saved data set has, and their folders; train and valid must be there."""
     known = _json(folder / LIST).get("splits", [])
-    return {split: folder / name for split, names in _SPLITS.items() for name in names if name in known}
+    found = {split: folder / name for split, names in _SPLITS.items() for name in names if name in known}
+    for split in ("train", "valid"):
+        if split not in found:
+            raise DataError(f"{folder} has no split '{_SPLITS[split][0]}'", "save the whole DatasetDict")
+    return found
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -36,6 +36,8 @@ def read_source(spec: Spec, source: Path) -> Texts:
     for folder in (source, source / spec.folder, source / spec.name.partition("/")[2]):
         if (folder / saved_dataset.LIST).is_file():
             return _saved(spec, folder)
+        if (folder / saved_dataset.STATE).is_file():
+            raise DataError(f"{folder} is a saved data set of one split", "save the whole DatasetDict")
         if (folder / FILES["train"]).is_file():
             return _tab_separated(spec, folder)
         if spec.name == "glue/mrpc" and (folder / _ORIGINAL["train"]).is_file():
@@ -57,7 +59,6 @@ def _tab_separated(spec: Spec, folder: Path) -> Texts:
 
 def _saved(spec: Spec, folder: Path) -> Texts:
     found = saved_dataset.split_folders(folder)
-    _require_valid(found, folder, spec)
     rows = {split: saved_dataset.read_saved(path, spec, is_labelled(split)) for split, path in found.items()}
     files = [file for path in found.values() for file in saved_dataset.files_of(path)]
     return Texts(rows, "the source's own", {f"{file.parent.name}/{file.name}": sha256_of(file) for file in files})
