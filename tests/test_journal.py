@@ -17,10 +17,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.jsonl"
 
 
+def logged(step: int) -> dict[str, object]:
+    return {"kind": "train", "step": step, "loss": 1.0 / step, "grad_norm": 1.0, "tokens": 10 * step}
+
+
 def fill(path: Path) -> Journal:
     journal = Journal(path)
     for step in range(1, 7):
-        journal.append({"kind": "train", "step": step, "loss": 1.0 / step})
+        journal.append(logged(step))
         if step % 2 == 0:
             journal.append({"kind": "eval", "step": step, "metrics": {"loss": 1.0}})
     journal.append({"kind": "nonfinite", "step": 7})
@@ -38,7 +42,7 @@ def test_rewind_drops_later_steps_and_keeps_events(path: Path) -> None:
     assert steps(path, "train") == [1, 2, 3, 4]
     assert steps(path, "eval") == [2]
     assert steps(path, "nonfinite") == [7]
-    journal.append({"kind": "train", "step": 5})
+    journal.append(logged(5))
     assert steps(path, "train") == [1, 2, 3, 4, 5]
 
 
@@ -51,7 +55,7 @@ def test_half_written_last_line_is_repaired(path: Path, cut: int) -> None:
     assert read_journal(path)  # a run in progress can be read, too
     journal = Journal(path)
     journal.rewind(step=6, evaluated=6)
-    journal.append({"kind": "train", "step": 7})
+    journal.append(logged(7))
     assert steps(path, "train") == [1, 2, 3, 4, 5, 6, 7]
     for line in path.read_text().splitlines():
         json.loads(line)
@@ -83,7 +87,7 @@ def test_non_finite_numbers_are_strict_json_that_float_reads(path: Path) -> None
 def test_a_full_disk_is_said_once() -> None:
     """The line that did not fit is still in the buffer of the file, and closing it tries to write it again."""
     with pytest.raises(DiskError, match="No space left"), closing(Journal(Path("/dev/full"))) as journal:
-        journal.append({"kind": "train", "step": 1})
+        journal.append(logged(1))
 
 
 def test_a_full_disk_stops_a_rewind(path: Path) -> None:
@@ -100,7 +104,7 @@ def test_the_last_line_of_a_kind_is_found_from_the_end(path: Path) -> None:
     assert last_line(path, "train") is None
     journal = fill(path)
     for step in range(7, 2_000):
-        journal.append({"kind": "train", "step": step})
+        journal.append(logged(step))
     found = last_line(path, "train")
     assert found is not None
     assert found["step"] == 1_999

@@ -91,6 +91,13 @@ def last_line(path: Path, kind: str) -> Line | None:
     return found[-1] if found else None
 
 
+def logged_tokens(path: Path, step: int) -> int:
+    """What the last line of a step up to `step` says of tokens: 0 where there is no such line, or no journal."""
+    lines = _parse(path.read_bytes()) if path.exists() else ()
+    logged = [line for line in lines if not isinstance(line, Damaged) and line["kind"] == "train"]
+    return next((line["tokens"] for line in reversed(logged) if line["step"] <= step), 0)
+
+
 class Damaged(NamedTuple):
     """A line that is none of a journal's, and why."""
 
@@ -134,9 +141,13 @@ def _has_shape(line: Any) -> bool:
         return False
     if line["kind"] not in ("train", "eval"):
         return isinstance(line.get("step", 0), int)
-    logged = {name: line.get(name, 0) for name in ("loss", "tokens")}
-    numbers = line.get("metrics") if line["kind"] == "eval" else logged
-    return isinstance(line.get("step"), int) and isinstance(numbers, dict) and all(map(_is_number, numbers.values()))
+    logged = {name: line.get(name) for name in ("loss", "grad_norm", "tokens")}
+    numbers, layers = line.get("metrics") if line["kind"] == "eval" else logged, line.get("layer_grad_norms", {})
+    if not isinstance(line.get("step"), int) or not isinstance(layers, dict):
+        return False
+    if not isinstance(numbers, dict) or "loss" not in numbers:
+        return False
+    return all(map(_is_number, [*numbers.values(), *layers.values()]))
 
 
 def _is_number(value: Any) -> bool:

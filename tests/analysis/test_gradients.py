@@ -25,7 +25,7 @@ def run_of(folder: Path, lines: list[dict]) -> Path:
 
 def line(step: int, norm: float, **layers: float) -> dict:
     more = {"layer_grad_norms": layers} if layers else {}
-    return {"kind": "train", "step": step, "grad_norm": norm, **more}
+    return {"kind": "train", "step": step, "loss": 1.0, "grad_norm": norm, "tokens": 1, **more}
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=50), st.floats(1e-3, 1e3))
@@ -42,7 +42,7 @@ def test_relative_deviation_of_what_has_none() -> None:
 
 
 def test_a_trace_has_the_logged_steps_and_layers(tmp_path: Path) -> None:
-    lines = [line(2, 5.0, **{"embedding": 3.0, "layer 0": 4.0}), {"kind": "eval", "step": 2, "metrics": {}}]
+    lines = [line(2, 5.0, **{"embedding": 3.0, "layer 0": 4.0}), {"kind": "eval", "step": 2, "metrics": {"loss": 1.0}}]
     run = run_of(tmp_path / "run", [*lines, line(4, 10.0, **{"embedding": 6.0, "layer 0": 8.0})])
     trace = read_trace(run)
     assert trace.steps == [2, 4]

@@ -132,7 +132,8 @@ def test_progress_is_read_from_the_end_of_the_journal(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_text("")
     assert job.logged_step() is None
-    lines = "".join(f'{{"kind": "train", "step": {step}, "loss": 1.0}}\n' for step in range(1, 3001))
+    rest = '"loss": 1.0, "grad_norm": 1.0, "tokens": 1}'
+    lines = "".join(f'{{"kind": "train", "step": {step}, {rest}\n' for step in range(1, 3001))
     journal.write_text(lines + '{"kind": "eval", "step": 3000, "split": "train", "metrics": {}}\n{"kind": "train", "st')
     assert job.logged_step() == 3000
     (tmp_path / "config.yaml").write_text("{}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -45,10 +46,16 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_anew(case: Case) -> 
     case.require_equal_end()
 
 
-def test_a_deleted_journal_is_noted(stopped_case: Case) -> None:
-    (stopped_case.run / "journal.jsonl").unlink()
+@pytest.mark.reliability("R18")
+@pytest.mark.parametrize("kept", [None, 0, 3], ids=["deleted", "emptied", "cut"])
+def test_lines_of_a_journal_that_are_gone_are_noted(stopped_case: Case, kept: int | None) -> None:
+    journal = stopped_case.run / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.unlink()
+    if kept is not None:
+        journal.write_text("".join(lines[:kept]))
     assert stopped_case.resume() == 0, stopped_case.forks.output
-    assert "lines up to step 9 are lost" in stopped_case.forks.output
+    assert "the lines up to there are lost" in stopped_case.forks.output
     [line] = journal_lines(stopped_case.run, "lost")
     assert "step 9" in line["text"]
     assert weights_hash(stopped_case.run) == weights_hash(stopped_case.undisturbed)
@@ -81,14 +88,17 @@ STRANGE_LINES = [
     '{"kind": "train", "step": "x"}',
     '{"kind": "train"}',
     '{"kind": "train", "step": 2, "loss": [], "tokens": 1}',
+    '{"kind": "train", "step": 2, "loss": 1.0, "tokens": 1}',
+    '{"kind": "train", "step": 2, "loss": 1.0, "grad_norm": 1.0, "tokens": 1, "layer_grad_norms": {"layer 0": []}}',
     '{"kind": "eval", "step": 6, "metrics": []}',
+    '{"kind": "eval", "step": 6, "metrics": {}}',
     '{"kind": "note", "step": {}}',
     "[" * 100_000,
 ]
 
 
 @pytest.mark.reliability("R18")
-@pytest.mark.parametrize("line", STRANGE_LINES, ids=lambda line: line[:40])
+@pytest.mark.parametrize("line", STRANGE_LINES, ids=lambda line: line[-40:])
 def test_a_journal_line_of_another_shape_is_noted_and_passed_over(stopped_case: Case, line: str) -> None:
     journal = stopped_case.run / "journal.jsonl"
     journal.write_text(f"{line}\n{journal.read_text()}")
@@ -112,14 +122,30 @@ def test_a_resealed_manifest_without_its_fields_is_a_broken_checkpoint(stopped_c
     assert (stopped_case.run / "quarantine" / "step-00000009").is_dir()
 
 
-def test_a_resealed_state_of_another_shape_is_said(stopped_case: Case) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("best", {"step": "x"}), ("config", None), ("excluded", "abc"), ("step", -1), ("tokens", "x"), ("unknown", 1)],
+)
+def test_a_resealed_state_of_another_shape_is_said(stopped_case: Case, key: str, value: object) -> None:
     folder = stopped_case.run / "checkpoints" / "step-00000009"
-    (folder / "state.json").write_text("{}")
-    size, sha256 = 2, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
-    reseal(folder, lambda manifest: manifest["files"].update({"state.json": {"size": size, "sha256": sha256}}))
+    state = json.loads((folder / "state.json").read_text())
+    content = json.dumps({**state, key: value}).encode()
+    (folder / "state.json").write_bytes(content)
+    facts = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    reseal(folder, lambda manifest: manifest["files"].update({"state.json": facts}))
     verify(folder)
     assert stopped_case.resume() == 3
     assert "is not the state of a run" in stopped_case.forks.output
+    assert key in stopped_case.forks.output
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"steps": 12, "best": null, "metrics": {}}'])
+def test_a_result_of_another_shape_is_said(case: Case, content: str) -> None:
+    shutil.copytree(case.undisturbed, case.run)
+    (case.run / "result.json").write_text(content)
+    for command in ("resume", "report"):
+        assert case.forks.run(command, case.run) == 5, case.forks.output
+        assert "result.json is damaged" in case.forks.output
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ def write_run(
     """A run of four steps; `config` is what it has beside its preset."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"preset": preset}, **config}))
-    lines = [{"kind": "train", "step": s, "loss": 5 / s, "tokens": 100 * s} for s in (1, 2, 4)]
+    lines = [{"kind": "train", "step": s, "loss": 5 / s, "grad_norm": 1.0, "tokens": 100 * s} for s in (1, 2, 4)]
     lines.append({"kind": "eval", "step": 4, "split": "valid", "metrics": {"loss": 1.5}})
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:

@@ -14,8 +14,8 @@ from transnormer.train.gradient_norm import gradient_norm
 def test_over_all_logged_steps(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     for step, norm in enumerate([1.0, 3.0, 8.0], start=1):
-        journal.append({"kind": "train", "step": step, "grad_norm": norm})
-    journal.append({"kind": "eval", "step": 3, "split": "valid", "metrics": {"grad_norm": 100.0}})
+        journal.append({"kind": "train", "step": step, "loss": 1.0, "grad_norm": norm, "tokens": 1})
+    journal.append({"kind": "eval", "step": 3, "split": "valid", "metrics": {"loss": 1.0, "grad_norm": 100.0}})
     found = gradient_norm(journal.path, nonfinite=2)
     assert found is not None
     assert found == {

@@ -144,9 +144,8 @@ def _scores(run: RunRecord) -> dict[str, str]:
     if run.result is None:
         return {}
     splits = {"valid": run.result["metrics"], "test": (run.result.get("test") or {}).get("metrics", {})}
-    # A result has the words nan and inf for what JSON has no number for.
     return {
         f"{split} {name.replace('_', ' ')}": f"{value:.4g}"
         for split, found in splits.items()
-        for name, value in worth_reading({name: float(value) for name, value in found.items()}).items()
+        for name, value in worth_reading(found).items()
     }

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from transnormer.config.known_runs import require_run
-from transnormer.errors import DataError
+from transnormer.errors import DataError, command
+from transnormer.files import read_floats
 from transnormer.journal import read_journal
 
 
@@ -54,15 +55,15 @@ def read_run(folder: Path) -> RunRecord:
     data_file = folder / "data.json"
     require_run(folder)
     lines = read_journal(journal_file) if journal_file.is_file() else []
-    for line in lines:
-        if line["kind"] == "train" and not {"loss", "tokens"} <= line.keys():
-            raise DataError(f"{journal_file}: the line of step {line['step']} has no loss or no tokens")
     try:
         config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
-        result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None
+        result = _read_result(result_file) if result_file.is_file() else None
         data = json.loads(data_file.read_text(encoding="utf-8")) if data_file.is_file() else {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise DataError(f"{folder} has a damaged config.yaml, data.json or result.json: {error}") from error
+        if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or not isinstance(data, dict):
+            raise ValueError("it is no mapping of the right shape")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        hint = "restore it from a backup"
+        raise DataError(f"{folder} has a damaged config.yaml or data.json: {error}", hint) from error
     return RunRecord(
         name=folder.resolve().name,
         config=config,
@@ -72,3 +73,20 @@ def read_run(folder: Path) -> RunRecord:
         store=data.get("store"),
         digest=data.get("digest"),
     )
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    """The outcome of a finished run, with all that a page shows of it."""
+    needed = {"metrics", "parameters", "tokens_per_second", "protocol"}
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict) or not needed <= result.keys():
+            raise TypeError(f"it has not all of {', '.join(sorted(needed))}")
+        for scored in filter(None, (result, result.get("test"))):
+            scored["metrics"] = read_floats(scored["metrics"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path} is damaged: {type(error).__name__}: {error}",
+            hint=f"delete it; `{command('resume', path.parent)}` writes it again from the last checkpoint",
+        ) from error
+    return result

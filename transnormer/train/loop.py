@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from transnormer.config.schema import RunConfig
 from transnormer.environment import describe_process
 from transnormer.errors import NonFiniteError, Preempted, command
+from transnormer.journal import logged_tokens
 from transnormer.models.presets import build_without_memory
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.step.execution import choose_execution
@@ -111,11 +112,11 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
             state, quarantined = restore(folder, learner)
         require_steps_left(folder, config, state.step, finished=result is not None)
         changes = in_words(before, config, state.step)
-        journal_lost = state.step > 0 and not folder.journal_file.exists()
+        lost_lines = ranks.on_main(lambda: logged_tokens(folder.journal_file, state.step)) != state.logged_tokens
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             loop = Loop(folder, learner, recorder, state)
-            if journal_lost:
-                recorder.event("lost", f"the journal was gone: its lines up to step {state.step} are lost")
+            if lost_lines:
+                recorder.event("lost", f"the journal ends before step {state.step}: the lines up to there are lost")
             if stale_holder:
                 recorder.event("takeover", f"took over the lock of {stale_holder}, which is gone")
             loop.note_quarantined(quarantined)

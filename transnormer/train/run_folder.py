@@ -261,6 +261,8 @@ class RunFolder:
             return None
         try:
             result: dict[str, Any] = json.loads(self.result_file.read_text())
+            if lacking := {"task", "steps", "seconds", "test"} - result.keys():
+                raise KeyError(*sorted(lacking))
             for scored in filter(None, (result, result["best"], result.get("test"))):
                 scored["metrics"] = read_floats(scored["metrics"])
         except (ValueError, TypeError, AttributeError, KeyError) as error:

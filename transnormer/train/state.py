@@ -10,13 +10,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+
 from transnormer.errors import CheckpointError
-from transnormer.files import read_floats, write_json
+from transnormer.files import write_json
+
+_EXACT = ConfigDict(extra="forbid")  # a file of another shape is refused; the words nan and inf are numbers
 
 
 @dataclass
 class Best:
     """The best evaluation so far, by the task's primary metric."""
+
+    __pydantic_config__ = _EXACT
 
     step: int
     metric: str
@@ -28,7 +34,9 @@ class Best:
 class RunState:
     """The counts of a run after `step` steps."""
 
-    step: int = 0
+    __pydantic_config__ = _EXACT
+
+    step: NonNegativeInt = 0
     tokens: int = 0
     seconds: float = 0.0
     evaluated: int = 0
@@ -74,15 +82,23 @@ class RunState:
         """The stored state and the config it belongs to."""
         try:
             values = json.loads(path.read_text())
-            config: dict[str, Any] = values.pop("config")
-            best = values.pop("best")
-            state = cls(**values, best=Best(**best) if best else None)
-            state.metrics = read_floats(state.metrics)
-            if state.best:
-                state.best.metrics = read_floats(state.best.metrics)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            config = values.pop("config")
+            if not isinstance(config, dict):
+                raise TypeError("its config is no mapping")
+            return _SHAPE.validate_python(values), config
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
-                f"{path} is not the state of a run: {type(error).__name__}: {error}",
+                f"{path} is not the state of a run: {type(error).__name__}: {_first(error)}",
                 hint="it was sealed like this; move the checkpoint away, and the one before is used",
             ) from error
-        return state, config
+
+
+_SHAPE = TypeAdapter(RunState)
+
+
+def _first(error: Exception) -> str:
+    """What is wrong, in a line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
