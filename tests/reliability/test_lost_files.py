@@ -74,6 +74,14 @@ def test_a_config_edited_before_the_first_checkpoint_is_refused(case: Case) -> N
     case.require_equal_end()
 
 
+def test_an_emptied_config_is_not_that_of_defaults(case: Case) -> None:
+    shutil.copytree(case.undisturbed, case.run)
+    (case.run / "config.yaml").write_text("")
+    for command in ("eval", "resume"):
+        assert case.forks.run(command, case.run) == 2, case.forks.output
+        assert "config.yaml is empty" in case.forks.output
+
+
 @pytest.mark.parametrize("content", ["nonsense", "[1]", "{}", '{"step": "x"}', "[" * 100_000, '{"step": null}'])
 def test_a_damaged_best_json_is_said(stopped_case: Case, content: str) -> None:
     (stopped_case.run / "best.json").write_text(content)
@@ -137,6 +145,15 @@ def test_a_resealed_state_of_another_shape_is_said(stopped_case: Case, key: str,
     assert stopped_case.resume() == 3
     assert "is not the state of a run" in stopped_case.forks.output
     assert key in stopped_case.forks.output
+
+
+@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000])
+def test_a_damaged_record_of_what_ran_is_no_reason_to_stop(stopped_case: Case, content: str) -> None:
+    (stopped_case.run / "environment.json").write_text(content)
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+    [began, _] = json.loads((stopped_case.run / "result.json").read_text())["segments"]
+    assert began == {"after": 0, "date": None, "command": None, "commit": None}
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"steps": 12, "best": null, "metrics": {}}'])

@@ -131,7 +131,8 @@ def test_tidy_removes_leftovers_and_nothing_else(folder: RunFolder, data: TokenS
 
 def test_result_reads_back_as_numbers(folder: RunFolder) -> None:
     assert folder.read_result() is None
-    result = {"steps": 1, "metrics": {"perplexity": float("inf"), "loss": 1.5}, "best": None}
+    result = {"task": "causal_lm", "steps": 1, "seconds": 1.0, "best": None, "test": None}
+    result["metrics"] = {"perplexity": float("inf"), "loss": 1.5}
     write_json(folder.result_file, result)
     assert folder.read_result() == result
     for damaged in ("{}", "[]", "null", '{"best": 1, "metrics": {}}'):

@@ -64,6 +64,8 @@ def resolve(recipe: str | Path, overrides: Iterable[str] = (), *, on_cpu: bool =
 def read_config(path: Path) -> RunConfig:
     """The config of a run as this or an older version dumped it, keys without effect beside a store included."""
     read = read_recipe(path)
+    if not read.tree:
+        raise ConfigError(f"{path} is empty, and that of a run has every key", hint="restore it from a backup")
     tree: Tree = {}
     origins: dict[str, str] = {}
     _lay_over(tree, upgraded(read.tree), (), origins, read.origin)

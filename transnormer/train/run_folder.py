@@ -177,10 +177,8 @@ class RunFolder:
 
     def recorded_threads(self) -> int | None:
         """How many threads PyTorch had when the run began; None where nobody wrote it down."""
-        with suppress(OSError, ValueError, AttributeError):  # a damaged record of what ran is no reason to stop
-            threads = json.loads(self.environment_file.read_text()).get("threads")
-            return threads if isinstance(threads, int) and threads > 0 else None
-        return None
+        threads = self._read_environment().get("threads")
+        return threads if isinstance(threads, int) and threads > 0 else None
 
     def read_started_config(self) -> dict[str, Any] | None:
         """The config as it was when the run began; older versions did not record it."""
@@ -189,7 +187,7 @@ class RunFolder:
             config = started.get("config")
             if config is not None and not isinstance(config, dict):
                 raise TypeError("its config is no mapping")
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"{self.environment_file} is damaged: {error}", hint="restore it from a backup, or start a new run"
             ) from error
@@ -212,9 +210,9 @@ class RunFolder:
     def read_segments(self) -> list[dict[str, Any]]:
         """Every process that made steps of the run: the step it began after, its date, command and commit.
 
-        What an older version did not write down is None.
+        What an older version did not write down, or what was damaged since, is None.
         """
-        began = json.loads(self.environment_file.read_text(encoding="utf-8"))
+        began = self._read_environment()
         resumed = [line for line in read_journal(self.journal_file) if line["kind"] == "resumed"]
         facts = ("date", "command", "commit")
         return [
@@ -230,7 +228,7 @@ class RunFolder:
             store, digest = recorded["store"], recorded["digest"]
             if not isinstance(digest, str):
                 raise TypeError("its digest is no text")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{self.data_file} is damaged: {error}",
                 hint="restore it from a backup, or delete it if you are sure that the data are those of the run",
@@ -265,12 +263,19 @@ class RunFolder:
                 raise KeyError(*sorted(lacking))
             for scored in filter(None, (result, result["best"], result.get("test"))):
                 scored["metrics"] = read_floats(scored["metrics"])
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{self.result_file} is damaged: {type(error).__name__}: {error}",
                 hint=f"delete it; `{command('resume', self.path)}` writes it again from the last checkpoint",
             ) from error
         return result
+
+    def _read_environment(self) -> dict[str, Any]:
+        """What is known of the process that started the run: a damaged record of what ran is no reason to stop."""
+        with suppress(OSError, ValueError, RecursionError):
+            environment = json.loads(self.environment_file.read_text(encoding="utf-8"))
+            return environment if isinstance(environment, dict) else {}
+        return {}
 
     def lock(self) -> AbstractContextManager[str | None]:
         """Be the one writer, or raise RunInUseError having changed nothing; yields whom a stale lock belonged to."""
