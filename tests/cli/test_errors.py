@@ -167,6 +167,20 @@ def deny(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).absolute() != file and may(path, mode))
 
 
+def test_a_disk_that_cannot_read_is_no_bug(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+
+    def fail(checkpoints: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(checkpoints))
+
+    monkeypatch.setattr("transnormer.train.checkpoint.list_checkpoints", fail)
+    done = cli("generate", tmp_path, "--checkpoint", "last")
+    assert done.code == 5
+    assert "checkpoints: Input/output error" in done.err
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transnormer.config.load.load_config", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -50,6 +50,7 @@ def test_the_manifest_beside_the_weights_counts_wherever_they_are_read_from(case
     (final / "model.safetensors").write_bytes(weights)
     assert run(case, command, final) == 3
     assert "the content of model.safetensors differs" in case.forks.output
+    assert "hint: restore it from a backup" in case.forks.output
 
 
 @pytest.mark.reliability("R9")
@@ -81,6 +82,7 @@ def test_only_safetensors_are_read(case: Case, model: Path, command: str) -> Non
     (model / "model.safetensors").unlink()
     assert run(case, command, model) == 5
     assert "no file named model.safetensors" in case.forks.output
+    assert "hint: save or export the model again, as safetensors" in case.forks.output
 
 
 @pytest.fixture

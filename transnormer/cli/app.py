@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import traceback
@@ -29,6 +30,8 @@ from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.cli.verbosity import Quiet, Verbose, is_verbose, set_verbosity, spoken
 from transnormer.errors import DataError, MemoryExhausted, TransNormerError, is_out_of_memory
+
+_UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 
 app = typer.Typer(
     name="transnormer",
@@ -89,12 +92,12 @@ def show_help(
 
 
 @contextmanager
-def _permission_errors() -> Iterator[None]:
-    """Turn a file or folder that may not be read, wherever it is met, into a DataError that names it."""
+def _reading_errors() -> Iterator[None]:
+    """Turn a file or folder that may not or cannot be read, wherever it is met, into a DataError that names it."""
     try:
         yield
-    except PermissionError as error:
-        if error.filename is None:
+    except OSError as error:
+        if error.filename is None or error.errno not in _UNREADABLE:
             raise
         raise DataError.unreadable(error.filename, error) from error
 
@@ -103,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; an error made for people is shown as one, any other with its traceback."""
     set_verbosity()
     try:
-        with _permission_errors():
+        with _reading_errors():
             app(args=None if arguments is None else list(arguments), prog_name="transnormer")
     except TransNormerError as error:
         print_error(error)

@@ -109,7 +109,8 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # A broken file surfaces as whatever the line that trips over it raises, `tokenizers`' bare Exception included.
     except Exception as problem:
-        raise DataError(f"{folder} holds a broken tokenizer: {problem}", "save or copy it again") from problem
+        hint = "save or copy it again; code that a folder brings along is never run"
+        raise DataError(f"{folder} holds a broken tokenizer: {problem}", hint) from problem
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:

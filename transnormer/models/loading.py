@@ -58,7 +58,10 @@ def loading_errors(folder: Path) -> Iterator[None]:
     except DataError:
         raise
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"{folder} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise DataError(
+            f"{folder} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            hint="save or export the model again, as safetensors; code that a folder brings along is never run",
+        ) from error
 
 
 @contextmanager

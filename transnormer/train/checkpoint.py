@@ -53,6 +53,9 @@ _PLACES = {"data.store", "data.source", "data.tokenizer", "model.init"}
 class BrokenCheckpoint(CheckpointError):
     """A folder whose content is not what its manifest recorded."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "restore it from a backup, or use another of the run: --checkpoint best, or last")
+
 
 @dataclass(frozen=True)
 class Quarantined:
