@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_runs import Case
+from real_runs import Case, wait_until
 from tiny_run import journal_lines, losses
 
 
@@ -26,6 +29,22 @@ def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
     assert case.resume() == 0, case.forks.output
     case.require_equal_end()
     assert journal_lines(case.run, "resumed")[0]["step"] == 5
+
+
+@pytest.mark.reliability("R5")
+def test_signal_at_any_moment_of_a_run(case: Case, scratch: Path, sized: Callable[[int, int], int]) -> None:
+    """From when its config is written to its end: in a step, an evaluation, a save, or between them."""
+    generator = random.Random(5)
+    for number in range(sized(3, 12)):
+        one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{number}")
+        slow = ("slow_then_held", {"seconds": 0.02, "steps": 99, "note": str(scratch / "note")})
+        pid = one.forks.start("train", one.recipe, "--out", one.run, fault=slow)
+        wait_until((one.run / "config.yaml").is_file)
+        time.sleep(generator.uniform(0.0, 0.4) if number else 0.0)
+        os.kill(pid, generator.choice([signal.SIGTERM, signal.SIGINT]))
+        assert one.forks.wait(pid) in (75, 0), one.forks.output
+        assert one.resume() == 0, one.forks.output
+        one.require_equal_end()
 
 
 @pytest.mark.reliability("R5")

@@ -65,10 +65,11 @@ PROMISES = (
     Promise(
         "R5",
         "preemption",
-        "SIGTERM or SIGINT at any moment is exit 75 with a valid checkpoint; a second one ends the process at once.",
+        "SIGTERM or SIGINT at any moment of a run is exit 75 with a valid checkpoint; a second one ends it at once.",
         13,
-        "ten moments, and two signals in a row",
-        "A step in progress is finished first: a scheduler's grace must be longer than a step and a save.",
+        "ten random moments, and two signals in a row",
+        "A step in progress is finished first: a scheduler's grace must be longer than a step and a save. Until Python "
+        "has loaded the command, or while a new run has no config yet, a signal ends it like any program.",
     ),
     Promise(
         "R6",
@@ -108,7 +109,8 @@ PROMISES = (
         "A store that was cut, swapped or edited is refused, exit 5, with the file; `data verify` places any flip.",
         200,
         "200 flips",
-        "`data verify` names the 64 KiB of a shard, in older stores the shard; training reads without hashing.",
+        "`data verify` names the 64 KiB of a shard, in older stores the shard; a run hashes its store when it begins "
+        "and then goes by size and time of change: an edit that sets the time back is `data verify`'s to find.",
     ),
     Promise(
         "R11",

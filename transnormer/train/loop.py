@@ -63,10 +63,10 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
     learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
     learner.take_initial()
     ranks.on_main(folder.create)
-    with _as_only_writer(folder, ranks):
+    with _as_only_writer(folder, ranks), StopSignals() as signals:  # from here on there is something to resume
         ranks.on_main(lambda: folder.begin(config, learner.task.store, learner.initial_facts))
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
-            return _finish(Loop(folder, learner, recorder, RunState()))
+            return _finish(Loop(folder, learner, recorder, RunState(), signals))
 
 
 def rehearse(config: RunConfig, out: Path | str | None = None) -> RunConfig:
@@ -113,8 +113,8 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
         require_steps_left(folder, config, state.step, finished=result is not None)
         changes = in_words(before, config, state.step)
         lost_lines = ranks.on_main(lambda: logged_tokens(folder.journal_file, state.step)) != state.logged_tokens
-        with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
-            loop = Loop(folder, learner, recorder, state)
+        with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder, StopSignals() as signals:
+            loop = Loop(folder, learner, recorder, state, signals)
             if lost_lines:
                 recorder.event("lost", f"the journal ends before step {state.step}: the lines up to there are lost")
             if stale_holder:
@@ -166,10 +166,11 @@ def evaluate_run(out: Path | str, split: str = _SPLIT, checkpoint: Which = "fina
 class Loop:
     """Steps from `state` to the last one; whatever ends it early leaves a run folder that `resume` continues."""
 
-    def __init__(self, folder: RunFolder, learner: Learner, recorder: Recorder, state: RunState) -> None:
-        self.folder, self.learner, self.recorder = folder, learner, recorder
+    def __init__(
+        self, folder: RunFolder, learner: Learner, recorder: Recorder, state: RunState, signals: StopSignals
+    ) -> None:
+        self.folder, self.learner, self.recorder, self.signals = folder, learner, recorder, signals
         self.config, self.ranks = learner.config, learner.ranks
-        self.signals = StopSignals()
         self._saved: int | None = None
         self._seconds_per_step: float | None = None
         self._stand_at(state)
@@ -357,11 +358,10 @@ class Loop:
 
 def _finish(loop: Loop) -> dict[str, Any]:
     """Run the loop to its end and write what a finished run has."""
-    with loop.signals:
-        loop.run()
-        loop.learner.save_from_all(lambda: save_final(loop.folder, loop.learner, loop.state), optimizer=False)
-        test = loop.test()
-        return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state, test))
+    loop.run()
+    loop.learner.save_from_all(lambda: save_final(loop.folder, loop.learner, loop.state), optimizer=False)
+    test = loop.test()
+    return loop.ranks.on_main(lambda: write_result(loop.folder, loop.learner, loop.state, test))
 
 
 @contextmanager
