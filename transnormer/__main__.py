@@ -1,6 +1,20 @@
-"""`python -m transnormer` is the `transnormer` command; `torchrun -m transnormer train ...` uses it."""
+"""The `transnormer` command, which `python -m transnormer` is, too: `torchrun -m transnormer train ...` uses it."""
 
-from transnormer.cli.app import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, whose imports Ctrl-C may stop as well; the exit code is what shells call SIGINT."""
+    try:
+        from transnormer.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -89,7 +89,7 @@ def signals_leave(code: int, words: str) -> Iterator[None]:
     """A signal ends the process at once with this exit code and these words: where all can be done again at no loss."""
 
     def leave(number: int, _: FrameType | None) -> None:
-        os.write(2, f"error: stopped by {signal.Signals(number).name} {words}\n".encode())
+        os.write(2, f"stopped by {signal.Signals(number).name} {words}\n".encode())
         os._exit(code)
 
     with _handled(STOP_SIGNALS, leave):

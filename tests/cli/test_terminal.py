@@ -122,6 +122,16 @@ def test_quiet_is_the_outcome_alone_and_verbose_says_why(
     assert "Traceback" not in cli("train", "dmo", "--out", "x").err
 
 
+def test_what_is_typed_need_fit_this_machine_only(cli: Callable, store: Path) -> None:
+    """On a GPU 200 steps would be fewer than the recipe's warmup."""
+    fits = cli("train", "lm/text", "--dry-run", f"data.store={store}", "train.device=cpu", "train.steps=200")
+    assert fits.code == 0, fits.err
+    assert "warmup_steps: 80" in fits.out
+    never = cli("train", "lm/text", "--dry-run", f"data.store={store}", "train.device=cpu", "train.steps=20")
+    assert never.code == 2
+    assert "must be smaller than train.steps (20)" in never.err
+
+
 def test_no_line_has_the_word_perplexity_of_a_byte_model(
     cli: Callable, tmp_path: Path, store: Path, tiny: list[str]
 ) -> None:
@@ -175,6 +185,34 @@ def test_ctrl_c_is_no_error_and_exits_with_130(finished_run: Path) -> None:
         assert process.wait() == 130
     os.close(ours)
     os.close(theirs)
+
+
+SCRIPT = """
+import signal, sys
+loaded = sys.argv.pop(1)
+class CtrlC:
+    def find_spec(self, name, path, target=None):
+        if name == loaded:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+from transnormer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "command", "code", "said"),
+    [
+        ("transnormer.cli.app", "list tasks", 130, "stopped"),
+        ("torch", "list mixers", 130, "stopped"),
+        ("torch", "resume RUN train.steps=9", 75, "stopped by SIGINT before the first step; nothing is lost"),
+    ],
+)
+def test_ctrl_c_while_something_is_loaded(loaded: str, command: str, code: int, said: str, finished_run: Path) -> None:
+    words = [str(finished_run) if word == "RUN" else word for word in command.split()]
+    done = subprocess.run([sys.executable, "-c", SCRIPT, loaded, *words], capture_output=True, text=True)
+    assert done.stderr.partition("\nhint: ")[0].strip() == said
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize("word", ["lr", "optim.lr"])
