@@ -75,6 +75,7 @@ except SystemExit as ending:
         ("bench ops --device cuda --peers flexx", "--peers: unknown 'flexx'"),
         ("eval run --contexts 1x", "--contexts: '1x' is not a number"),
         ("train lm/text", "name the run folder"),
+        ("train lm/text --out new", "no text files were given"),
         ("train demo --out new train.device=mps", "Apple GPUs (mps) are not supported"),
         ("data prepare full/x --out new", "'full/x' is no corpus"),
         ("data prepare full/x", "transnormer data prepare --text full/x --out store"),
@@ -88,6 +89,26 @@ except SystemExit as ending:
 )
 def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message: str, tmp_path: Path) -> None:
     """Nor is anything written."""
+    refused(command, message, tmp_path, code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train lm/text --out new data.store=full", "full is not a token store"),
+        ("train lm/text --out new data.source=no.txt", "no.txt does not exist"),
+        ("train lra/text --out new data.store=none", "none is not a token store"),
+        ("data prepare --text no.txt --out new", "no.txt does not exist"),
+        ("data prepare --text no*.txt --out new", "no file matches 'no*.txt'"),
+        ("data prepare wikitext103 --source full --out new", "wiki.train.tokens is missing"),
+    ],
+)
+def test_data_that_are_missing_are_told_before_torch_is_loaded(command: str, message: str, tmp_path: Path) -> None:
+    refused(command, message, tmp_path, code=5)
+
+
+def refused(command: str, message: str, tmp_path: Path, code: int) -> None:
+    """A command fails in these words in a folder with some runs, where it leaves nothing."""
     for name, file, text in (
         ("full", "x", ""),
         ("run", "config.yaml", "seed: 1\n"),
@@ -98,7 +119,7 @@ def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message:
     before = sorted(tmp_path.rglob("*"))
     done = without_torch(command, tmp_path)
     assert message in done.stdout + done.stderr
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -109,6 +130,48 @@ def test_what_can_be_named_is_listed_without_torch(kind: str, name: str, tmp_pat
     done = without_torch(f"list {kind}", tmp_path)
     assert done.returncode == 0, done.stderr
     assert name in [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+
+
+FIRST_IMPORT = """
+import os, sys, traceback
+class First:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            callers = [frame.name for frame in traceback.extract_stack()]
+            os._exit(0 if "load_torch" in callers else 1)
+sys.meta_path.insert(0, First())
+from transnormer.cli.app import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train demo --out new",
+        "data prepare --text full/x --out new",
+        "list mixers",
+        "doctor",
+        "analyse gradients --out new",
+        "analyse dilution model --text full/x",
+        "analyse attention model --prompt word",
+        "generate model",
+    ],
+)
+def test_a_terminal_is_told_that_torch_is_loaded(command: str, tmp_path: Path) -> None:
+    """It is imported by what says so."""
+    for name, file, text in (("full", "x", "some words\n" * 200), ("model", "config.json", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(text)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_IMPORT, *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def without_torch(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

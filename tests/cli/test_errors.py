@@ -106,7 +106,7 @@ def test_exit_codes_of_the_design(
     def fail(*args: object, **kwargs: object) -> None:
         raise kind("it went\nwrong with [bold] things", hint="do [this]")
 
-    monkeypatch.setattr("transnormer.config.load.load_config", fail)
+    monkeypatch.setattr("transnormer.config.load.resolve", fail)
     done = cli("train", "demo", "--out", "x")
     assert done.code == code
     label = "" if kind is Preempted else "error: "  # to be stopped is no error

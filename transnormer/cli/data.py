@@ -117,11 +117,12 @@ def prepare(
         raise ConfigError("--text and --source are both given", hint="your own files need only --text")
     if not text and name is None:
         raise ConfigError("nothing to prepare", hint="name a corpus, or your own files: --text 'my/*.txt'")
-    from transnormer.data.corpora import require_corpus
+    from transnormer.data.corpora import open_corpus
     from transnormer.files import require_free
 
-    require_corpus(name or "text")
     require_free(out)
+    open_corpus(name or "text", text or source)  # says what is missing before anything large is imported
+    load_torch()
     from transnormer.data.prepare import prepare as write_store
 
     with BytesProgress() as progress:

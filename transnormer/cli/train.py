@@ -10,10 +10,10 @@ import typer
 
 from transnormer.cli.console import load_torch, print_note, print_text, show_value
 from transnormer.cli.verbosity import is_quiet, is_verbose
-from transnormer.errors import command
+from transnormer.errors import ConfigError, command
 
 if TYPE_CHECKING:
-    from transnormer.config.schema import RunConfig
+    from transnormer.config.schema import RunConfig, TrainSection
 
 
 def complete_recipe(begun: str) -> list[str]:
@@ -44,18 +44,21 @@ def train(
 
     Example: transnormer train demo --out run model.preset=t1-tiny train.steps=100
     """
-    from transnormer.config.load import dump_config, load_config
+    from transnormer.config.load import dump_config
+    from transnormer.models.presets import model_config
     from transnormer.tasks.registry import task_entry
 
-    config = load_config(recipe, overrides or [])
+    config = _valid_somewhere(recipe, overrides or [])
     if out is None and not dry_run:
         raise typer.BadParameter("name the run folder, e.g. --out run", param_hint="--out")
     task_entry(config.task)  # an unknown one is answered before torch is loaded, which takes seconds
     if out is not None:
         _check_out(out)
-    _check_model(config)
+    _check_preset(config)
+    _check_data(config)
     load_torch()
-    config = _fitted(recipe, overrides or [])
+    config = _fitted(recipe, overrides or [], config.train)
+    model_config(config.model)  # a model that cannot be is refused before data are prepared, which may take minutes
     if dry_run:
         from transnormer.train.loop import rehearse
 
@@ -85,17 +88,28 @@ def print_outcome(run: Path, result: dict[str, Any]) -> None:
         print_text(f"write with it: {command('generate', run)}")
 
 
-def _fitted(recipe: str, overrides: list[str]) -> RunConfig:
+def _valid_somewhere(recipe: str, overrides: list[str]) -> RunConfig:
+    """The config on a GPU or else on a CPU; which of them this machine has is known once torch is loaded."""
+    from transnormer.config.load import resolve
+
+    try:
+        return resolve(recipe, overrides).config
+    except ConfigError as error:
+        try:
+            return resolve(recipe, overrides, on_cpu=True).config
+        except ConfigError:
+            raise error from None
+
+
+def _fitted(recipe: str, overrides: list[str], train: TrainSection) -> RunConfig:
     """The config on this machine: what a recipe says about CPUs counts where there is no GPU, and is said."""
     from transnormer.config.load import resolve
     from transnormer.train.ranks import runs_on_cuda
 
-    resolved = resolve(recipe, overrides)
-    if not runs_on_cuda(resolved.config.train):
-        resolved = resolve(recipe, overrides, on_cpu=True)
-        if smaller := resolved.set_by_cpu():
-            keys = " ".join(f"{key}={show_value(value)}" for key, value in smaller.items())
-            print_note(f"{recipe} on a CPU, unless you say otherwise: {keys}")
+    resolved = resolve(recipe, overrides, on_cpu=not runs_on_cuda(train))
+    if smaller := resolved.set_by_cpu():
+        keys = " ".join(f"{key}={show_value(value)}" for key, value in smaller.items())
+        print_note(f"{recipe} on a CPU, unless you say otherwise: {keys}")
     if is_verbose():
         for key, origin in resolved.origins.items():
             print_note(f"{key}: {origin}")
@@ -110,8 +124,20 @@ def _check_out(out: Path) -> None:
         RunFolder(out).require_new()
 
 
-def _check_model(config: RunConfig) -> None:
-    """Refuse a model that does not exist before any data is prepared, which may take minutes."""
-    from transnormer.models.presets import model_config
+def _check_preset(config: RunConfig) -> None:
+    """Refuse a model that has no such name, or not this form."""
+    from transnormer.models.presets import require_preset
 
-    model_config(config.model)
+    if config.model.preset is not None:
+        require_preset(config.model.preset, config.model.changes().get("causal"))
+
+
+def _check_data(config: RunConfig) -> None:
+    """Refuse a store, or text of a corpus, that is not there."""
+    from transnormer.data.corpora import open_corpus
+    from transnormer.data.open_store import open_store
+
+    if config.data.store is not None:
+        open_store(config.data.store)
+    elif config.task in ("causal_lm", "masked_lm"):
+        open_corpus(config.data.corpus, config.data.source)

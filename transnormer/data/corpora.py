@@ -33,15 +33,10 @@ class Corpus:
     stands_in_for: str | None = None  # a published corpus that it resembles and whose results it must not be set beside
 
 
-def require_corpus(name: str) -> None:
-    """Refuse a name that is none of a corpus."""
-    if name not in _loaders():
-        raise ConfigError(f"unknown corpus '{name}'", did_you_mean(name, _loaders()))
-
-
 def open_corpus(name: str, source: str | Path | Sequence[str | Path] | None = None) -> Corpus:
     """A corpus by name; `source` is its file or folder, for 'text' one pattern or several, for 'python' nothing."""
-    require_corpus(name)
+    if name not in _loaders():
+        raise ConfigError(f"unknown corpus '{name}'", did_you_mean(name, _loaders()))
     sources = [source] if isinstance(source, str | Path) else list(source or [])
     return _loaders()[name]([str(each) for each in sources])
 
