@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from transnormer.cli.analyse_dilution import names_of, read_run_config
-from transnormer.cli.console import print_text
+from transnormer.cli.console import load_torch, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
 
@@ -43,6 +43,7 @@ def attention(
         raise ConfigError("--prompt and --text are two texts", "leave one of them out")
     folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
     config = read_run_config(run, text if prompt is None else prompt)
+    load_torch()
     from transnormer.analysis import attention_maps
     from transnormer.analysis.figure_files import write_finding
     from transnormer.analysis.provenance import provenance

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from transnormer.cli.analyse_gradients import names_of
-from transnormer.cli.console import print_note, print_table, print_text
+from transnormer.cli.console import load_torch, print_note, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
 
@@ -36,6 +36,7 @@ def dilution(
     """
     folders = [model_folder(run, checkpoint) for run in runs]  # before torch is loaded, which takes seconds
     configs = [read_run_config(run, text) for run in runs]
+    load_torch()
     from transnormer.analysis.dilution import RATIOS
     from transnormer.analysis.dilution_of_models import PROTOCOL, draw, measure, points
     from transnormer.analysis.figure_files import write_finding

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.errors import ConfigError
 
 
@@ -28,10 +28,11 @@ def gradients(
 
     Example: transnormer analyse gradients runs/t2 runs/linear_elu --after 100
     """
+    if after is not None and not runs:
+        raise ConfigError("--after is about the steps of runs, and none is named", "name a run, or leave it out")
+    load_torch()
     if runs:
         _of_runs(runs, out, after or 0)
-    elif after is not None:
-        raise ConfigError("--after is about the steps of runs, and none is named", "name a run, or leave it out")
     else:
         _bounds(out)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transnormer.cli.analyse_gradients import names_of
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.eval import Split
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
@@ -31,7 +31,7 @@ def recall(
     Example: transnormer analyse recall runs/t2 runs/llama --windows 200
     """
     configs = [_causal_config(run) for run in runs]
-    # All runs were right: now torch may be loaded, which takes seconds.
+    load_torch()  # all runs were right
     from transnormer.analysis.figure_files import write_finding
     from transnormer.analysis.provenance import provenance
     from transnormer.analysis.recall import doubling_bins, draw, facts, losses_by_position, points

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -42,13 +43,16 @@ def print_note(text: str) -> None:
         typer.secho(text, err=True, dim=True)
 
 
-def load_torch() -> None:
-    """Import PyTorch, which takes seconds, and on a terminal say so while it lasts."""
+def load_torch(first: str = "transnormer.models.backbone") -> None:
+    """Import PyTorch, and what of ours is needed first, which takes seconds, and on a terminal say so while it lasts.
+
+    Models need transformers, whose import takes longer than that of PyTorch.
+    """
     began = time.perf_counter()
     console = Console(stderr=True)
     shown = console.status("loading PyTorch ...") if console.is_terminal and not is_quiet() else nullcontext()
     with shown:
-        import torch  # noqa: F401
+        import_module(first)
     if is_verbose():
         print_note(f"PyTorch loaded in {time.perf_counter() - began:.1f} s")
 

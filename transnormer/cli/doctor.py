@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from transnormer.cli.console import print_table, print_text
+from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.errors import ConfigError
 
 _PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "tokenizers", "numpy", "pydantic", "typer")
@@ -74,7 +74,7 @@ def _version(name: str) -> str | None:
 def _torch() -> Iterator[Finding]:
     """The device and the backend of each op, or why torch itself does not work."""
     try:
-        import torch  # noqa: F401
+        load_torch("transnormer.ops.backend")
     except (ImportError, OSError) as error:
         yield Finding("torch", f"cannot be imported: {error}", "pip install --force-reinstall torch")
         return

@@ -35,7 +35,7 @@ def show_list(
 
 
 def _mixers() -> None:
-    load_torch()
+    load_torch("transnormer.mixers.registry")
     from transnormer.mixers.registry import list_mixers, mixer_class, mixer_options
 
     rows = []
