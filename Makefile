@@ -31,7 +31,7 @@ site-test: $(STAMP)  ## the site in a real browser; needs chromium (apt-get inst
 
 oldest-test:  ## the tests on the oldest torch that pyproject.toml allows (its wheel is large), in .venv-oldest/
 	$(PYTHON) -m venv .venv-oldest
-	sed 's/^torch==.*/torch==2.11.0/' constraints.txt > .venv-oldest/constraints.txt
+	sed 's/^torch==.*/torch==2.11.0/; s/^triton==.*/triton==3.6.0/' constraints.txt > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet -c .venv-oldest/constraints.txt -e '.[test]'
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
 
