@@ -44,7 +44,7 @@ readme: $(STAMP)  ## bring the tables of README.md, docs/ and results/ up to dat
 	$(BIN)/python -m transnormer.report.pages
 	$(BIN)/typer transnormer.cli.app utils docs --name transnormer --output docs/cli.md
 
-docs: $(STAMP)  ## build the documentation into site/, which opens from disk
+docs: $(STAMP)  ## build the documentation into site/, which opens from disk; to search it: python3 -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what was built

@@ -69,6 +69,18 @@ def test_links_of_the_site_lead_somewhere(site):
                 assert anchor in pages[file].anchors, f"{page.relative_to(site)}: {target}"
 
 
+def test_the_reference_shows_signatures_and_examples(site):
+    """Of the functions, not of the folders that have their names; >>> is no quotation."""
+    page = (site / "api.html").read_text(encoding="utf-8")
+    entries = re.split(r'<h3 id="([^"]+)" class="doc', page)[1:]
+    shown = dict(zip(entries[::2], entries[1::2], strict=True))
+    assert len(shown) == len(PUBLIC)
+    for name, entry in shown.items():
+        assert "doc-signature" in entry, name
+        assert re.search(r"<pre>[^\n]*&gt;&gt;&gt;", entry), name
+    assert "<blockquote>" not in page
+
+
 def test_examples_are_on_the_site_as_they_are(site):
     """Code has brackets that look like links of a page."""
     examples = [file for file in (ROOT / "examples").iterdir() if file.is_file()]
