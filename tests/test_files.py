@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,28 @@ def test_nothing_needs_a_module_that_windows_lacks() -> None:
     """Without fcntl the files can be imported; the lock is a library's, which has one for each system."""
     script = "import sys; sys.modules['fcntl'] = None; import transnormer.files, transnormer.signals"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_locks_need_no_flag_that_windows_lacks(tmp_path: Path) -> None:
+    script = "import os, sys; del os.O_NOFOLLOW; from transnormer.files import *\nwith lock(Path(sys.argv[1])): pass"
+    subprocess.run([sys.executable, "-c", script, tmp_path / "lock"], check=True)
+
+
+def test_nothing_is_deleted_or_moved_while_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows refuses both."""
+    held = tmp_path / ".store.unfinished" / "lock"
+    for name in ("unlink", "rename"):
+        system_call = getattr(Path, name)
+
+        def checked(path: Path, *arguments: Path, call: Callable[..., None] = system_call) -> None:
+            assert not files.is_locked(held)
+            call(path, *arguments)
+
+        monkeypatch.setattr(Path, name, checked)
+    with files.resumable_folder(tmp_path / "store") as folder:
+        assert files.is_locked(held)
+        (folder / "data").write_text("x")
+    assert [file.name for file in (tmp_path / "store").iterdir()] == ["data"]
 
 
 def test_folders_cannot_be_synced_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

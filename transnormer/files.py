@@ -24,6 +24,7 @@ from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
 HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # which Windows lacks
 _ON_WINDOWS = os.name == "nt"  # where a folder cannot be opened, nor a file synced that is open to read only
 # What no room on the disk would change.
 _PERMISSION_HINTS = {
@@ -233,13 +234,14 @@ def resumable_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
             yield partial
             with disk_errors(path, hint=hint):
                 sync_tree(partial)
-                held.unlink()
-                _become(partial, path)
         except DiskError:
             raise
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+    with disk_errors(path, hint=hint):
+        held.unlink()  # Windows neither deletes nor moves what is open
+        _become(partial, path)
 
 
 @contextmanager
@@ -251,7 +253,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
     """
     require_no_link(path)
     with disk_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
     try:
         holder = _take_lock(path, descriptor, wait)
         with disk_errors(path):

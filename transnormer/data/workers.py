@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from typing import TypeVar
 
 from transnormer.errors import ConfigError, TransNormerError
@@ -67,13 +66,12 @@ def in_order(make: Callable[[Item], Made], items: Iterable[Item], processes: int
 
 def _kill(pool: ProcessPoolExecutor) -> list[int]:
     """End the workers of a pool, which would wait for those that are frozen, too; returns who they were."""
-    pids = sorted(pool._processes)
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it has ended by itself
-            os.kill(pid, signal.SIGKILL)
+    workers = dict(pool._processes)
+    for worker in workers.values():
+        worker.kill()
     # The pool would wait for the rest of a result that one of them was handing over: now it has an end there.
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
-    return pids
+    return sorted(workers)
 
 
 def _start() -> None:
