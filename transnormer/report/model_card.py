@@ -18,6 +18,7 @@ from transnormer.data.open_store import open_store
 from transnormer.errors import DataError, TransNormerError
 from transnormer.experiments.recording import data_of, without_folder
 from transnormer.files import read_floats
+from transnormer.journal import worth_reading
 from transnormer.mixers.registry import mixer_class
 from transnormer.report.run_record import RunRecord, read_run
 
@@ -82,7 +83,7 @@ def model_card(name: str, source: Path, exported: dict[str, Any], license_id: st
         has_tokenizer=has_tokenizer,
         length=_length(record, config, head),
         has_fixed_state=config["causal"] and all(mixer_class(mixer).traits.recurrent for mixer in config["mixers"]),
-        command=shlex.join(map(without_folder, result["command"])) if result else None,
+        commands=_commands(run, result) if run and result else None,
         keys=_keys(record) if record else None,
     )
 
@@ -118,10 +119,19 @@ def _scores(run: Path, result: dict[str, Any] | None, step: int | None) -> list[
             if scores:
                 scored.append({**scores, "split": split, "protocol": result["protocol"]})
     of_this_step = {(each["split"], each["protocol"]): each for each in scored if each["step"] == step}
+    found = [(key, read_floats(each["metrics"])) for key, each in sorted(of_this_step.items(), reverse=True)]
+    silent = {name for _, metrics in found for name in metrics.keys() - worth_reading(metrics).keys()}
     return [
-        Score(split, protocol, read_floats(each["metrics"]))
-        for (split, protocol), each in sorted(of_this_step.items(), reverse=True)
+        Score(split, protocol, {name: value for name, value in metrics.items() if name not in silent})
+        for (split, protocol), metrics in found
     ]
+
+
+def _commands(run: Path, result: dict[str, Any]) -> list[str]:
+    """How the run was started and, where it was resumed, how it came to its end."""
+    environment = run / "environment.json"
+    words = [*([_read(environment)["command"]] if environment.is_file() else []), result["command"]]
+    return list(dict.fromkeys(shlex.join(map(without_folder, each)) for each in words))
 
 
 def _data(run: Path) -> tuple[str, list[str]]:
