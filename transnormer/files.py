@@ -227,26 +227,28 @@ def resumable_folder(path: Path, hint: str = HINT) -> Iterator[Path]:
         partial.mkdir(parents=True, exist_ok=True)
     for left in partial.rglob("*"):
         require_no_link(left)
-    held = partial / "lock"
-    with lock(held):
-        require_free(path)  # the holder of the lock may have finished it
-        try:
-            yield partial
-            with disk_errors(path, hint=hint):
-                sync_tree(partial)
-        except DiskError:
-            raise
-        except Exception:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    with disk_errors(path, hint=hint):
-        held.unlink()  # Windows neither deletes nor moves what is open
-        _become(partial, path)
+    held = path.with_name(f"{partial.name}.lock")  # beside it: Windows moves no folder in which a file is open
+    try:
+        with lock(held, of=path):
+            require_free(path)  # the holder of the lock may have finished it
+            try:
+                yield partial
+                with disk_errors(path, hint=hint):
+                    sync_tree(partial)
+                    _become(partial, path)
+            except DiskError:
+                raise
+            except Exception:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    finally:
+        if not partial.exists():
+            held.unlink(missing_ok=True)  # closed by now: Windows deletes nothing that is open
 
 
 @contextmanager
-def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
-    """Be the one process that holds the lock file; yields whom a stale lock belonged to.
+def lock(path: Path, *, wait: bool = False, of: Path | None = None) -> Iterator[str | None]:
+    """Be the one process that holds the lock file `of` a path, by default its folder; yields whose a stale one was.
 
     Who does not wait gets RunInUseError, and nothing has changed. The kernel drops the lock of a process that dies, so
     a lock file that still names a process but is free is stale.
@@ -255,7 +257,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[str | None]:
     with disk_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
     try:
-        holder = _take_lock(path, descriptor, wait)
+        holder = _take_lock(path, descriptor, wait, of or path.parent)
         with disk_errors(path):
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
@@ -275,7 +277,7 @@ def require_unlocked(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _take_lock(path, descriptor, wait=False)
+        _take_lock(path, descriptor, wait=False, of=path.parent)
     finally:
         os.close(descriptor)
 
@@ -289,7 +291,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _take_lock(path: Path, descriptor: int, wait: bool) -> str | None:
+def _take_lock(path: Path, descriptor: int, wait: bool, of: Path) -> str | None:
     """Lock the open lock file and return whom its content names; closing the descriptor unlocks it."""
     holder = None
     with suppress(PermissionError):  # Windows lets nobody else read what is locked
@@ -302,7 +304,7 @@ def _take_lock(path: Path, descriptor: int, wait: bool) -> str | None:
         ) from error
     if not is_ours:
         raise RunInUseError(
-            f"{path.parent} is being written by {holder or 'another process'}",
+            f"{of} is being written by {holder or 'another process'}",
             hint="wait for it to end, stop it, or choose another --out",
         )
     return holder

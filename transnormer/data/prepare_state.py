@@ -87,7 +87,7 @@ def _shards(state: State) -> dict[str, int]:
 
 def _clear(folder: Path, kept: tuple[str, ...]) -> None:
     for path in folder.iterdir():
-        if path.name == "lock" or path.name in kept:
+        if path.name in kept:
             continue
         if path.is_dir():
             shutil.rmtree(path)
