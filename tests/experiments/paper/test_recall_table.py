@@ -29,6 +29,8 @@ def test_a_job_for_each_method_and_number_of_pairs(tmp_path: Path) -> None:
     assert all(4 * job.config.recall.pairs <= job.config.recall.sequence_length for job in jobs)
     for row in table.rows:
         require_preset(f"{row}-tiny")
+    assert len({job.config.optim.lr for job in jobs}) == 1
+    assert "tried with llama alone: no comparison on equal terms" in table.page([])
 
 
 def test_the_table_is_made_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
