@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -211,6 +212,23 @@ def test_a_figure_has_what_its_record_says_and_its_numbers_where_they_are_few(re
         page = text(tmp_path / site, "figures.html")
         assert page.count("<code>transnormer reproduce figures</code>") == len(missing)
         assert all(f"<li>{name}, {CONTENTS[name].about}: " in page for name in missing)
+
+
+def test_claims_are_counted_by_what_became_of_them(results: Path, tmp_path: Path) -> None:
+    (results / "ablations").mkdir()
+    scores = {"primary_metric": "perplexity", "higher_is_better": False, "test": None}
+    for row, perplexity in (("t2", 5.0), ("t2-norm-diag", 5.0), ("linear_elu", 5.0), ("norm", 6.0)):
+        valid = {"step": 3, "metrics": {"perplexity": perplexity}}
+        tree = record_tree(
+            "any", row, name=f"mlm-enwiki-{row}-42", recipe="ablations/mlm-enwiki", valid=valid, **scores
+        )
+        (results / "ablations" / f"{tree['name']}.json").write_text(json.dumps(tree))
+    write_site(results, tmp_path / "site")
+    page = text(tmp_path / "site", "index.html")
+    assert "1 does not hold, 1 undecided, " in page  # of table 1 and of table 9
+    shown = page.count('class="verdict')
+    counted = [int(number) for number in re.findall(r"(\d+) (?:holds?|do|does|undecided|not tested)\b", page)]
+    assert sum(counted) == shown == int(re.search(r"Of (\d+) claims", page)[1])
 
 
 def test_a_table_that_never_ran_says_so(results: Path, tmp_path: Path) -> None:

@@ -29,7 +29,14 @@ from transnormer.report.table_view import TableView, data_labels, table_page, ta
 _MANIFEST = "site.json"
 _MADE_BY = "transnormer report site"
 _HINT = "choose another --out"
-_COUNTED = {Kind.HOLDS: "hold", Kind.IN_PART: "hold in part", Kind.FAILS: "do not hold", Kind.UNTESTED: "not tested"}
+# By verdict and whether something was compared, in words of one claim and of several.
+_COUNTED = {
+    (Kind.HOLDS, True): ("holds", "hold"),
+    (Kind.IN_PART, True): ("holds in part", "hold in part"),
+    (Kind.FAILS, True): ("does not hold", "do not hold"),
+    (Kind.UNTESTED, True): ("undecided", "undecided"),
+    (Kind.UNTESTED, False): ("not tested", "not tested"),
+}
 _RULES = (
     "Test accuracy of rules that do not read sequences in order, and examples that splits have in common. "
     "`transnormer data show lra/TASK --stats` computes them; docs/lra.md says what each is."
@@ -94,8 +101,8 @@ def _table_page(view: TableView, results: Path) -> Page:
 
 
 def _overview(claims: Sequence[Claim], views: Sequence[TableView]) -> Page:
-    counts = Counter(claim.verdict for claim in claims)
-    summary = ", ".join(f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind])
+    counts = Counter((claim.verdict, bool(claim.reasons)) for claim in claims)
+    summary = ", ".join(f"{counts[key]} {words[counts[key] > 1]}" for key, words in _COUNTED.items() if counts[key])
     tested = [claim for claim in claims if claim.reasons]
     untested = [claim for claim in claims if not claim.reasons]
     rows: list[list[str | Cell]] = [
