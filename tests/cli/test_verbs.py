@@ -162,7 +162,7 @@ def test_resume_of_a_finished_run_without_weights_names_none(cli: Callable, fini
     RunFolder(tmp_path / "run").remove_weights()
     done = cli("resume", tmp_path / "run")
     assert done.code == 0
-    assert "its weights were let go" in done.out
+    assert "its weights were removed" in done.out
     assert "the model is in" not in done.out
 
 

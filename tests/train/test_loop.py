@@ -250,7 +250,7 @@ def test_a_finished_run_whose_weights_were_let_go_says_so(undisturbed: Path, tmp
     shutil.copytree(undisturbed, run)
     RunFolder(run).remove_weights()
     for which in ("final", "best", "last"):
-        with pytest.raises(CheckpointError, match="weights were let go") as caught:
+        with pytest.raises(CheckpointError, match="weights were removed") as caught:
             evaluate_run(run, checkpoint=which)
         assert f"transnormer train {run / 'config.yaml'} --out" in (caught.value.hint or "")
 

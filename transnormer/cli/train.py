@@ -81,7 +81,7 @@ def print_outcome(run: Path, result: dict[str, Any]) -> None:
         scores = in_a_line(test["metrics"])
         print_text(f"{test['split']} split, once, with the best checkpoint (step {test['step']:,}): {scores}")
     if not (run / "final").exists():
-        print_text("its weights were let go; what it was and achieved stays")
+        print_text("its weights were removed; its config, journal and result stay")
         return
     print_text(f"the model is in {run / 'final'}; score it with: {command('eval', run)}")
     if result["task"] == "causal_lm":

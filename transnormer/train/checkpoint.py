@@ -306,7 +306,7 @@ def weights_folder(folder: RunFolder, which: Which) -> tuple[Path, int]:
     if not path.exists():
         if folder.without_weights:
             raise CheckpointError(
-                f"{folder.path} is finished, and its weights were let go, as tables of many models do",
+                f"{folder.path} is finished, and its weights were removed, as tables of many models do",
                 hint=f"train it again: `{command('train', folder.config_file, '--out', 'RUN')}`",
             )
         raise CheckpointError(

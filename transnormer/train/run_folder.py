@@ -110,7 +110,7 @@ class RunFolder:
 
     @property
     def without_weights(self) -> bool:
-        """Whether it is finished and its weights were let go."""
+        """Whether it is finished and its weights were removed."""
         return self.result_file.is_file() and not self.final.exists()
 
     def require_new(self) -> None:
