@@ -79,6 +79,7 @@ except SystemExit as ending:
         ("train demo --out new train.device=mps", "Apple GPUs (mps) are not supported"),
         ("data prepare full/x --out new", "'full/x' is no corpus"),
         ("data prepare full/x", "transnormer data prepare --text full/x --out store"),
+        ("data prepare misspelt.txt --out new", "transnormer data prepare --text misspelt.txt --out new"),
         ("help trian", "No such command 'trian'"),
         ("bench loss --vocabularies many", "--vocabularies: 'many' is not a number"),
         ("bench decode --preset t2", "unknown preset 't2'"),

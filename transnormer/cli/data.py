@@ -34,7 +34,7 @@ Size = Annotated[int | None, typer.Option(min=1, help="Of lra/pathfinder's image
 def _refuse_own_text(context: typer.Context, name: str | None) -> str | None:
     """Name what --text is for; as a callback it does so before a missing --out is complained of."""
     is_task = name is not None and name.startswith(("lra", "glue"))
-    if name is not None and not is_task and (Path(name).is_file() or glob.has_magic(name)):
+    if name is not None and not is_task and (Path(name).is_file() or Path(name).suffix or glob.has_magic(name)):
         files = [*(context.params.get("text") or []), name]
         # A shell replaces a pattern without quotes by the files that it finds.
         texts = (word for file in files for word in ("--text", file))
