@@ -23,6 +23,7 @@ from transnormer.errors import ConfigError, DataError, DiskError, RunInUseError
 
 TEMPORARY = ".tmp-"  # prefix of everything that is not yet, or no longer, part of a folder
 HINT = "make room or make the folder writable; `transnormer resume` continues a run from its last checkpoint"
+LARGEST_TEXT = 64 * 2**20  # bytes of a config, manifest or tokenizer, which are read whole; the largest known has half
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # which Windows lacks
 _ON_WINDOWS = os.name == "nt"  # where a folder cannot be opened, nor a file synced that is open to read only
@@ -135,6 +136,16 @@ def read_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError.unreadable(path, error) from error
+
+
+def require_small(*paths: Path, largest: int = LARGEST_TEXT) -> None:
+    """Refuse files that would be read whole and have more bytes than any of their kind; those not there pass."""
+    for path in paths:
+        if path.is_file() and (size := path.stat().st_size) > largest:
+            raise DataError(
+                f"{path} has {size:,} bytes, and no such file has more than {largest:,}",
+                hint="restore it, or fetch it again",
+            )
 
 
 def sha256(path: Path) -> str:

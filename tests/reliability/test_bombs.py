@@ -19,13 +19,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from transnormer.config.init_folder import model_keys
 from transnormer.data.glue.spec import spec_of
 from transnormer.data.glue.tsv import read_tsv
 from transnormer.data.lra.image import open_image
 from transnormer.data.lra.listops.official import read_official_tsv
 from transnormer.data.lra.pathfinder.official import read_official_folder
 from transnormer.data.lra.text import open_text
+from transnormer.data.open_store import open_store
+from transnormer.data.tokenizers import load_tokenizer
 from transnormer.errors import DataError
+from transnormer.generate.load import architecture_of
+from transnormer.models.loading import load_local_tokenizer
+from transnormer.train.checkpoint import BrokenCheckpoint, verify
 
 GIB = 2**30
 
@@ -138,9 +144,40 @@ def batch_file(folder: Path) -> Callable[[], Any]:
     return lambda: open_image(folder, 0)
 
 
+def model_config(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "config.json")
+    return lambda: architecture_of(folder)
+
+
+def config_to_start_from(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "config.json")
+    return lambda: model_keys(folder)
+
+
+def tokenizer(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "tokenizer.json")
+    return lambda: load_local_tokenizer(folder)
+
+
+def tokenizer_of_data(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "tokenizer.json")
+    return lambda: load_tokenizer(folder)
+
+
+def manifest_of_a_store(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "manifest.json")
+    return lambda: open_store(folder)
+
+
+def manifest_of_weights(folder: Path) -> Callable[[], Any]:
+    long_file(folder / "manifest.json")
+    return lambda: verify(folder)
+
+
 BOMBS = (
     *(huge_png, large_png, tiff_named_png, npz, wanted_member, unwanted_member, header_of_an_archive, nested_labels),
     *(tsv_line, tsv_header, batch_file),
+    *(model_config, config_to_start_from, tokenizer, tokenizer_of_data, manifest_of_a_store, manifest_of_weights),
 )
 
 
@@ -164,7 +201,7 @@ def test_it_is_refused_in_five_seconds_and_a_gibibyte(bomb: Callable[[Path], Cal
     child.start()
     child.join()
     kind, message, seconds = answers.recv()
-    assert kind == DataError.__name__, message
+    assert kind in (DataError.__name__, BrokenCheckpoint.__name__), message
     assert "MemoryError" not in message
     assert "Unable to allocate" not in message
     assert seconds < 5

@@ -11,6 +11,7 @@ from transnormer.config.model_fields import field_types
 from transnormer.config.recipe import read_recipe
 from transnormer.config.renamed import upgraded
 from transnormer.errors import ConfigError, DataError
+from transnormer.files import require_small
 
 RUN_CONFIG, MODEL_CONFIG = "config.yaml", "config.json"
 
@@ -41,11 +42,12 @@ def require_model(folder: Path) -> Path:
 
 
 def _fields(path: Path) -> dict[str, Any]:
+    require_small(path)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except PermissionError as error:
         raise DataError.unreadable(path, error) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"model.init: {path} is damaged: {error}") from error
     if not isinstance(config, dict) or config.get("model_type") != "transnormer":
         raise ConfigError(f"model.init: {path} is of another kind of model", hint="give a model of this program")

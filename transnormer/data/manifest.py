@@ -45,9 +45,10 @@ from pydantic import (
 
 from transnormer.data.block_sums import place_of, sums_of
 from transnormer.errors import ConfigError, DataError, command
-from transnormer.files import read_errors
+from transnormer.files import read_errors, require_small
 
 FILE_NAME = "manifest.json"
+LARGEST = 256 * 2**20  # bytes: with the crc32 of a store of two terabytes
 PIECES_FILE = "pieces.json"  # what a store that was split into pieces has instead
 # What a store of each format holds, for the message that another kind was needed.
 CONTENTS = {"transnormer-token-store": "running text", "transnormer-example-store": "labelled examples"}
@@ -190,6 +191,7 @@ def to_json(manifest: AnyManifest) -> str:
 def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
     """Reads a store's manifest and checks it, and the files against it by size; a DataError says what is wrong."""
     path = store / FILE_NAME
+    require_small(path, largest=LARGEST)
     try:
         manifest = kind.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):

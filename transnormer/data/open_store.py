@@ -7,14 +7,16 @@ from pathlib import Path
 
 from transnormer.data.example_manifest import ExampleManifest
 from transnormer.data.examples import ExampleStore
-from transnormer.data.manifest import FILE_NAME
+from transnormer.data.manifest import FILE_NAME, LARGEST
 from transnormer.data.store import TokenStore
+from transnormer.files import require_small
 
 Store = TokenStore | ExampleStore
 
 
 def open_store(path: str | Path) -> Store:
     """The token store or the example store at `path`; a DataError says what is wrong with it."""
+    require_small(Path(path) / FILE_NAME, largest=LARGEST)
     try:
         content = json.loads((Path(path) / FILE_NAME).read_bytes())
     except (OSError, ValueError):

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from transnormer.data import encoding
 from transnormer.errors import ConfigError, DataError
+from transnormer.files import require_small
 
 PAD, EOS, MASK = "<pad>", "<eos>", "<mask>"
 SMALLEST_BPE = 256 + 3
@@ -105,6 +106,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     folder = Path(folder)
     if not (folder / "tokenizer.json").is_file():
         raise DataError(f"{folder} holds no tokenizer.json", "point to a folder that a tokenizer was saved to")
+    require_small(*folder.glob("*.json"))
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # A broken file surfaces as whatever the line that trips over it raises, `tokenizers`' bare Exception included.

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from transnormer.errors import ConfigError, DataError
+from transnormer.files import require_small
 from transnormer.models.loading import load_local_tokenizer, load_pretrained
 
 
@@ -51,10 +52,11 @@ def architecture_of(folder: Path) -> str:
         raise ConfigError(
             f"{folder} is neither a run nor a model folder (no config.json)", hint="give a run folder, or RUN/final"
         )
+    require_small(path)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        raise DataError(f"{path} is not JSON: {error}", hint="save the model with save_pretrained") from error
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not architectures:
         raise DataError(f"{path} names no architecture", hint="save the model with save_pretrained")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from transnormer.errors import DataError
-from transnormer.files import read_errors
+from transnormer.files import read_errors, require_small
 from transnormer.models.quiet import no_progress_bars
 
 # Nothing is fetched, and no code of a model's folder is run.
@@ -25,6 +25,7 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
     transformers gives random values to what the file has no tensor for, and reads pickles where there is no safetensors
     file: both are refused here.
     """
+    require_small(*folder.glob("*.json"))
     for weights in folder.glob("*.safetensors"):
         with read_errors(weights):
             weights.open("rb").close()  # to safetensors, what may not be read does not exist
@@ -42,6 +43,7 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
 
 def load_local_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder; a DataError says what is wrong."""
+    require_small(*folder.glob("*.json"))
     with loading_errors(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
     # transformers makes one of special tokens alone where the folder of a known architecture has none.

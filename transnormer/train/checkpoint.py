@@ -24,6 +24,7 @@ from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.errors import CheckpointError, ConfigError, command
 from transnormer.files import (
+    LARGEST_TEXT,
     TEMPORARY,
     disk_errors,
     move_over,
@@ -189,6 +190,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise BrokenCheckpoint(f"{folder}: {MANIFEST} is missing")
+    if (size := path.stat().st_size) > LARGEST_TEXT:
+        raise BrokenCheckpoint(f"{folder}: {MANIFEST} has {size:,} bytes")
     try:
         manifest = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

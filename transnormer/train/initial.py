@@ -20,7 +20,7 @@ from transnormer.config.init_folder import MODEL_CONFIG, require_model, run_of
 from transnormer.config.model_fields import field_types
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.errors import CheckpointError, ConfigError, DataError
-from transnormer.files import sha256
+from transnormer.files import require_small, sha256
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.models.config import TransNormerConfig
 from transnormer.tasks.contract import Task
@@ -131,11 +131,12 @@ def _why_new_head(model: TransNormerPreTrainedModel, architecture: str, initial:
 def _read_config(folder: Path) -> tuple[TransNormerConfig, str]:
     """The model config of a folder and the name of its class."""
     path = folder / MODEL_CONFIG
+    require_small(path)
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         architecture = str((tree.get("architectures") or ["a model without a head"])[0])
         config = TransNormerConfig.from_dict(tree)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"model.init: {path} is damaged: {str(error).splitlines()[0]}") from error
     if architecture not in _HEADS:
         raise ConfigError(f"model.init: {folder} holds {architecture}", hint=f"give one of: {', '.join(_HEADS)}")
