@@ -191,6 +191,8 @@ def partial_prefix(path: Path) -> str:
 
 def require_free(path: Path) -> None:
     """A new folder never replaces anything: `path` must not exist, or be an empty folder."""
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a symbolic link, and a folder cannot take its place", "choose another --out")
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():

@@ -74,6 +74,19 @@ def test_an_unfinished_folder_is_not_filled_through_a_link(scratch: Path, victim
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_folder_is_not_made_through_a_link(case: Case, scratch: Path, there: bool) -> None:
+    """A run may be written to an empty folder that a link leads to, but nothing replaces a link."""
+    elsewhere, out = scratch / "elsewhere", scratch / "out"
+    out.symlink_to(elsewhere)
+    if there:
+        elsewhere.mkdir()
+    assert case.forks.run("export", case.undisturbed, "--out", out) == 2, case.forks.output
+    assert "is a symbolic link" in case.forks.output
+    assert case.forks.run("train", case.recipe, "--out", out) == (0 if there else 2), case.forks.output
+    assert there or "is a symbolic link to nothing" in case.forks.output
+
+
 def test_the_lock_of_tuning_lies_in_the_users_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRANSNORMER_CACHE", str(tmp_path / "cache"))
     assert lock_file().parent == tmp_path / "cache"

@@ -115,8 +115,9 @@ class RunFolder:
 
     def require_new(self) -> None:
         """Refuse a folder that is in use or holds anything, without touching it."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file, not a folder", hint="choose another --out")
+        if not self.path.is_dir() and (self.path.exists() or self.path.is_symlink()):
+            what = "is a file, not a folder" if self.path.exists() else "is a symbolic link to nothing"
+            raise ConfigError(f"{self.path} {what}", hint="choose another --out")
         require_unlocked(self.lock_file)
         self._require_empty()
         nearest = nearest_existing(self.path)
