@@ -182,7 +182,7 @@ def test_a_disk_that_cannot_read_is_no_bug(
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transnormer.config.load.load_config", lambda *args: 1 / 0)
+    monkeypatch.setattr("transnormer.config.load.resolve", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["train", "demo", "--out", "x"])
 
