@@ -55,6 +55,20 @@ def disk_full_at_save(run: str, step: int, limit: int) -> None:
     _watch_save(run, step, fill)
 
 
+def refuse_sync(number: int, error: int) -> None:
+    """Let the `number`-th wait for the disk, of a file or a folder, fail with an error of the system."""
+    fsync, count = os.fsync, 0
+
+    def refused(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise OSError(error, os.strerror(error))
+        fsync(descriptor)
+
+    os.fsync = refused
+
+
 def stop_at_saves(run: str, steps: list[int]) -> None:
     """Stop (SIGSTOP) just before the checkpoint of each of these steps."""
 

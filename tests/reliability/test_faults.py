@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -108,6 +109,28 @@ def test_a_disk_that_refuses_any_operation_of_a_save(
         checkpoint.verify(checkpoint.list_checkpoints(one.run / "checkpoints")[-1])
         assert one.resume() == 0, (operations[number], one.forks.output)
         one.require_equal_end()
+
+
+@pytest.mark.reliability("R7")
+def test_a_disk_that_takes_what_is_written_and_refuses_to_sync_it(
+    case: Case, scratch: Path, at_full_figures: bool, count_cases: Callable[[int], None]
+) -> None:
+    """Each fsync of a whole run, until one is numbered that is no more made."""
+    cases = 0
+    for number in itertools.count(1, 1 if at_full_figures else 12):
+        one = Case(case.forks, case.recipe, case.undisturbed, scratch / f"run{number}")
+        error = (errno.EIO, errno.ENOSPC)[number % 2]
+        code = one.train(("refuse_sync", {"number": number, "error": error}))
+        if code == 0:
+            break
+        cases += 1
+        assert code == 6, (number, one.forks.output)
+        assert os.strerror(error) in one.forks.output
+        if (one.run / "config.yaml").is_file():
+            assert one.resume() == 0, (number, one.forks.output)
+            one.require_equal_end()
+    count_cases(cases)
+    assert cases > 3
 
 
 def mount(*arguments: str) -> bool:

@@ -84,7 +84,7 @@ PROMISES = (
         "disk full, read-only, broken",
         "A disk that refuses is exit 6 with bytes needed and free; the last checkpoint stays, and the run resumes.",
         20,
-        "every file operation of a save refused",
+        "every file operation of a save refused, every sync of a run",
         "A disk that says it has written and has not (a Byzantine one) is found by the hashes at the next read.",
     ),
     Promise(
