@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from tiny_run import tiny_config, tiny_store
 
@@ -19,13 +20,13 @@ from transnormer.train.threads import choose_threads, quota
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """machine(cores, load) is where the choice is made; nobody has set a variable."""
+    """machine(cores, busy) is where the choice is made; nobody has set a variable."""
 
-    def pretend(cores: int, load: float, cpu_max: str = "max 100000") -> None:
+    def pretend(cores: int, busy: float, cpu_max: str = "max 100000") -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(os, "cpu_count", lambda: cores)
-        monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+        monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 100 * busy / cores)
         (tmp_path / "cpu.max").write_text(cpu_max)
         monkeypatch.setattr(threads, "_QUOTA", tmp_path / "cpu.max")
 
@@ -33,28 +34,30 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("cores", "load", "default", "chosen"),
-    [(8, 0.1, 4, 4), (8, 5.0, 4, 3), (2, 13.0, 2, 1), (2, 0.2, 2, 2), (1, 0.0, 1, 1), (64, 20.0, 32, 32)],
+    ("cores", "busy", "default", "chosen"),
+    [(8, 0.1, 4, 4), (8, 5.0, 4, 3), (2, 2.0, 2, 1), (2, 0.2, 2, 2), (1, 0.0, 1, 1), (64, 20.0, 32, 32)],
 )
-def test_as_many_as_cores_are_idle(machine, cores: int, load: float, default: int, chosen: int) -> None:
-    machine(cores, load)
+def test_as_many_as_cores_are_idle(machine, cores: int, busy: float, default: int, chosen: int) -> None:
+    machine(cores, busy)
     assert choose_threads(None, None, default).number == chosen
 
 
 def test_a_container_has_the_cores_of_its_quota(machine) -> None:
-    machine(64, 0.0, "200000 100000")
-    assert choose_threads(None, None, 32).number == 2
+    """What is busy beside it is the machine's, of which it has a part."""
+    machine(64, 30.0, "200000 100000")
+    assert choose_threads(None, None, 32) == threads.Threads(2, "of 64 cores 2 may be used")
     assert quota("max 100000") == math.inf
 
 
-def test_without_a_load_average_it_is_pytorchs_choice(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(8, 99.0)
-    monkeypatch.delattr(os, "getloadavg")  # as on Windows
+def test_what_was_computed_a_moment_ago_does_not_count(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By this process or by the installation before it: the load average would have it."""
+    machine(8, 0.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.0, 8.0, 8.0))
     assert choose_threads(None, None, 4).number == 4
 
 
 def test_who_decides(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key, then the environment, which torchrun sets, then the run that goes on, then the load."""
+    """The key, then the environment, which torchrun sets, then the run that goes on, then the machine."""
     machine(8, 7.0)
     assert choose_threads(None, 5, 8) == threads.Threads(5, "as the run began")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -63,9 +66,10 @@ def test_who_decides(machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RUN = """
-import os, sys
+import sys
 from pathlib import Path
-os.getloadavg = lambda: (float(sys.argv[2]), 0.0, 0.0)
+import psutil
+psutil.cpu_percent = lambda interval: float(sys.argv[2])
 from tiny_run import stop_at, tiny_config
 from transnormer.errors import Preempted
 from transnormer.train.loop import resume, train
@@ -85,11 +89,11 @@ print(torch.get_num_threads())
 """
 
 
-def in_a_process(out: Path, load: float, *arguments: str | Path) -> int:
-    """The threads that a run had in a process of its own, on a machine with this load."""
+def in_a_process(out: Path, busy: float, *arguments: str | Path) -> int:
+    """The threads that a run had in a process of its own, on a machine that is busy to so many percent."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(out), str(load), *map(str, arguments)],
+        [sys.executable, "-c", RUN, str(out), str(busy), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,
@@ -102,7 +106,7 @@ def in_a_process(out: Path, load: float, *arguments: str | Path) -> int:
 def test_a_resumed_run_has_the_threads_it_began_with(tmp_path: Path) -> None:
     """However busy the machine is by then: with others it would make its sums in another order."""
     store = tiny_store(tmp_path)
-    began = in_a_process(tmp_path / "run", 1000.0, store, "5")
+    began = in_a_process(tmp_path / "run", 100.0, store, "5")
     assert began == 1
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["threads"] == 1
     assert in_a_process(tmp_path / "run", 0.0) == 1

@@ -11,10 +11,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 _SET_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torchrun sets the first
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of all CPUs together, and of how many
+# Seconds to look at what others compute. The load average is of the last minute, and of what this process, or the
+# installation before it, did then.
+_LOOK = 0.3
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ def choose_threads(wanted: int | None, recorded: int | None, default: int) -> Th
         return Threads(default, named)
     if recorded is not None:
         return Threads(recorded, "as the run began")
-    cores = min(os.cpu_count() or 1, quota(_QUOTA.read_text()) if _QUOTA.is_file() else math.inf)
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # not known on Windows
-    idle = max(1, round(cores - busy))
-    if idle < default:
-        return Threads(idle, f"of {cores:g} cores {min(busy, cores):.1f} are busy")
-    return Threads(default, "one a core")
+    cores, allowed = os.cpu_count() or 1, quota(_QUOTA.read_text()) if _QUOTA.is_file() else math.inf
+    busy = cores * psutil.cpu_percent(interval=_LOOK) / 100
+    idle = max(1, round(min(cores - busy, allowed)))
+    if idle >= default:
+        return Threads(default, "one a core")
+    if cores - busy < allowed:
+        return Threads(idle, f"of {cores} cores {busy:.1f} are busy")
+    return Threads(idle, f"of {cores} cores {allowed:g} may be used")
 
 
 def quota(cpu_max: str) -> float:
