@@ -40,3 +40,27 @@ def test_greedy_generation_equals_the_parallel_forward():
         parallel = model(out).logits.argmax(-1)
     agreement = (parallel[:, 69:-1] == out[:, 70:]).float().mean()
     assert agreement > 0.97  # float32 sums in another order may flip a tie
+
+
+@pytest.mark.parametrize("method", ["t1", "t2"])
+def test_packed_sequences_have_the_loss_and_gradients_of_rows_apart(method):
+    lengths = [300, 1, 64, 135, 12]
+    torch.manual_seed(0)
+    model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", num_hidden_layers=2)).cuda()
+    ids = torch.randint(0, 256, (1, sum(lengths)), device="cuda")
+    weights = torch.randn(sum(lengths), 1, device="cuda")
+    bounds = torch.tensor([0, *lengths], device="cuda").cumsum(0)
+
+    def gradients(forward) -> dict[str, torch.Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = forward()
+        grads = torch.autograd.grad((logits[0].float() * weights).mean(), list(model.parameters()))
+        return {"logits": logits.float()} | {
+            name: grad for (name, _), grad in zip(model.named_parameters(), grads, strict=True)
+        }
+
+    packed = gradients(lambda: model(ids, cu_seqlens=bounds).logits)
+    apart = gradients(lambda: torch.cat([model(row).logits for row in ids.split(lengths, dim=1)], dim=1))
+    for name, expected in apart.items():
+        error = (packed[name] - expected).norm() / expected.norm().clamp(min=1e-6)
+        assert error < 3e-2, f"{name}: {error:.2e}"

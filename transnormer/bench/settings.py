@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.models.presets import GPT2_TOKENS, METHODS, list_presets
 
-TOKENS = 65_536
-_TOKENS_OF_A_STEP = "GPT-2's 50,257 tokens, 65,536 a step"
+# A step of a language model, and of a large one: what one GPU holds beside a compiler's check, and one sequence of 32k.
+_TOKENS, _TOKENS_OF_LARGE = 65_536, 32_768
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Setting:
     """The model config that all methods share. The paper does not say which one it timed: two readings are here."""
 
     size: str
-    batch: int | None  # sequences a step; None: as many as make TOKENS
+    batch: int | None  # sequences a step; None: as many as make `tokens`
     num_hidden_layers: int
     hidden_size: int
     num_attention_heads: int
@@ -25,10 +25,19 @@ class Setting:
     about: str
     # Of the model; None: that of the size, of which bytes are drawn.
     vocabulary: int | None = None
+    tokens: int | None = None  # of a step, where the batch does not say it
 
     def sequences(self, length: int) -> int:
         """Sequences of that length in a step."""
-        return self.batch or max(1, TOKENS // length)
+        if self.batch is not None:
+            return self.batch
+        assert self.tokens is not None
+        return max(1, self.tokens // length)
+
+
+def _language(size: str, layers: int, width: int, heads: int, dropout: float, tokens: int, about: str) -> Setting:
+    about = f"{about}, GPT-2's {GPT2_TOKENS:,} tokens, {tokens:,} a step"
+    return Setting(size, None, layers, width, heads, 64, dropout, about, GPT2_TOKENS, tokens)
 
 
 SETTINGS = {
@@ -37,11 +46,9 @@ SETTINGS = {
         "lra-text", 16, 2, 64, 2, 64, 0.0, "what the paper states for accuracy: Skyformer's LRA models"
     ),
     "tiny": Setting("tiny", 1, 4, 128, 4, 64, 0.0, "the language models of the demo"),
-    "lm": Setting(
-        "lm", None, 6, 512, 8, 64, 0.1, f"the paper's language model, {_TOKENS_OF_A_STEP}", vocabulary=GPT2_TOKENS
-    ),
-    "350m": Setting("350m", None, 24, 1024, 16, 64, 0.0, f"350 M parameters, {_TOKENS_OF_A_STEP}", GPT2_TOKENS),
-    "1b": Setting("1b", None, 18, 2048, 32, 64, 0.0, f"1 G parameters, {_TOKENS_OF_A_STEP}", GPT2_TOKENS),
+    "lm": _language("lm", 6, 512, 8, 0.1, _TOKENS, "the paper's language model"),
+    "350m": _language("350m", 24, 1024, 16, 0.0, _TOKENS_OF_LARGE, "350 M parameters"),
+    "1b": _language("1b", 18, 2048, 32, 0.0, _TOKENS_OF_LARGE, "1 G parameters"),
 }
 
 
