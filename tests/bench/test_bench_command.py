@@ -182,6 +182,7 @@ def test_ops_on_a_gpu_prints_the_summary_and_writes_all_rows(tmp_path, monkeypat
         assert (cases, shapes, peers) == (["norm causal"], ["LM 64x512"], ["compile"])
         shared = {"case": "norm causal", "shape": "LM 64x512"}
         yield {**shared, "by": "triton", "forward_us": 40.0, "forward_backward_us": 120.0}
+        yield {**shared, "by": "triton-folded", "forward_us": 30.0}  # a forward alone
         yield {**shared, "by": "compile", "failed": "TypeError: no"}
         yield {**shared, "by": "fla-chunk", "forward_us": 134.0, "forward_backward_us": 329.0}
 
@@ -196,10 +197,11 @@ def test_ops_on_a_gpu_prints_the_summary_and_writes_all_rows(tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     assert ahead == [(["norm causal"], ["LM 64x512"], ["compile"], 3)]
     assert "norm causal  LM 64x512  triton  40.0 | 120.0 us" in done.stderr
+    assert "norm causal  LM 64x512  triton-folded  30.0 us" in done.stderr
     assert "norm causal  LM 64x512  compile  TypeError: no" in done.stderr
     assert "fla-chunk 329.0" in done.stdout
     record = json.loads(out.read_text())
-    assert [row["by"] for row in record["rows"]] == ["triton", "compile", "fla-chunk"]
+    assert [row["by"] for row in record["rows"]] == ["triton", "triton-folded", "compile", "fla-chunk"]
     assert record["summary"][0]["forward_backward"]["x_best_peer"] == pytest.approx(120 / 329)
     assert record["settings"]["shapes"] == {"LM 64x512": [64, 512, 8, 64]}
     assert set(record["settings"]["peers"]) >= {"flex", "fla-chunk"}

@@ -140,14 +140,19 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     rows = []
     for row in recorded(measure_gpu_ops(bandwidth, chosen_cases, chosen_shapes, rivals), out, "ops", settings):
         rows.append(row)
-        times = row.get("failed") or f"{row['forward_us']:.1f} | {row['forward_backward_us']:.1f} us"
-        print_note(f"{row['case']}  {row['shape']}  {row['by']}  {times}")
+        print_note(f"{row['case']}  {row['shape']}  {row['by']}  {_ops_note(row)}")
     summary = summarise(rows, bandwidth)
     print_table(COLUMNS, table(summary))
     print_text(LEGEND)
     if out:
         write_record(out, "ops", settings, rows, summary=summary)
         print_text(f"written to {out} and {write_table(out, markdown(summary))}")
+
+
+def _ops_note(row: dict[str, Any]) -> str:
+    """The times of a row, or why it has none; where the norm is folded there is no backward pass."""
+    times = [f"{row[key]:.1f}" for key in ("forward_us", "forward_backward_us") if key in row]
+    return str(row["failed"]) if "failed" in row else " | ".join(times) + " us"
 
 
 def _growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
