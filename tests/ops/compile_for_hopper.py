@@ -122,7 +122,7 @@ def attention_cases(every: bool) -> Cases:
                 mask = torch.ones(batch, length) if everything else None
                 state = tensors((batch, heads, d, d), dtype=torch.float32)[0] if everything else None
                 options = {"causal": causal, "feature_map": "1+elu", "mask": mask, "cu_seqlens": None, "state": state}
-                call = partial(norm.norm_attention, q, k, v, **options)
+                call = partial(norm.norm_attention, q, k, v, return_state=True, **options)
                 differentiated(*call(square_sums=False)[:2])
                 if everything:
                     with torch.no_grad():
@@ -135,7 +135,17 @@ def attention_cases(every: bool) -> Cases:
         def run_packed(shape=shape, causal=causal):
             q, k, v = tensors(shape, shape, shape)
             (state,) = tensors((4, shape[2], shape[3], shape[3]), dtype=torch.float32)
-            call = partial(norm.norm_attention, q, k, v, causal=causal, feature_map="1+elu", mask=None, state=state)
+            call = partial(
+                norm.norm_attention,
+                q,
+                k,
+                v,
+                causal=causal,
+                feature_map="1+elu",
+                mask=None,
+                state=state,
+                return_state=True,
+            )
             differentiated(*call(cu_seqlens=torch.arange(0, 4097, 1024), square_sums=False)[:2])
 
         yield f"norm packed {'causal' if causal else 'full'} {'x'.join(map(str, shape))}", run_packed
@@ -221,6 +231,7 @@ def rest_cases(every: bool) -> Cases:
             (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
             reflection, mask = (torch.zeros(d), torch.ones(20, 1024)) if everything else (None, None)
             options = {"block_size": 64, "dropout_p": 0.0, "square_sums": everything, "mask": mask}
+            options |= {"cu_seqlens": None}
             phi = "1+elu" if kind == "norm" else "identity"
             with torch.no_grad():
                 packed.rotated_attention(

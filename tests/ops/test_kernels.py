@@ -137,9 +137,32 @@ def test_time_is_cut_where_heads_are_few(batch, length, heads, d, segment):
     plan = Plan(q, q, None, True, 0)
     assert plan.segment == segment
     for chunk in (plan.chunk, plan.forward_chunk):
-        _, chunks, chunks_per_segment = plan.scan(chunk)
+        *_, chunks_per_segment = plan.scan(chunk)
         assert chunks_per_segment * chunk == segment
-        assert -(-chunks // chunks_per_segment) == plan.segments == -(-length // segment)
+    assert plan.segments == -(-length // segment)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "length", "heads", "d", "segment"),
+    [
+        (64, 512, 8, 64, 1024),
+        (500, 60, 8, 64, 512),
+        (4, 8192, 8, 64, 1024),
+        (16, 8192, 8, 64, 4096),
+        (1, 100_000, 8, 64, 4096),
+        (32, 8192, 8, 128, 16_384),
+        (2, 70, 2, 128, 128),
+    ],
+)
+def test_packed_sequences_are_cut_as_if_all_were_as_long(sequences, length, heads, d, segment):
+    """What that is decides, not the lengths themselves, which are on the device."""
+    from transnormer.ops.norm_attention.kernel_plan import Plan
+
+    q = torch.empty((1, sequences * length, heads, d), device="meta")
+    cu_seqlens = torch.empty(sequences + 1, dtype=torch.long, device="meta")
+    plan = Plan(q, q, None, True, 0, cu_seqlens)
+    assert (plan.segment, plan.segments) == (segment, sequences * length // segment + sequences)
+    assert plan.grid()[:2] == (plan.segments, 1)
 
 
 @pytest.mark.parametrize("length", [1, 64, 4096, 4097, 8192, 10_000, 100_000])
@@ -151,10 +174,10 @@ def test_parts_that_take_turns_hold_every_token_once_and_share_their_borders(len
     plan = Plan(q, q, None, True, 0)
     seen, boundary = 0, 0
     for step in plan.launches():
-        _, chunks, chunks_of_a_segment = plan.scan(plan.chunk, step.tokens)
+        *_, chunks_of_a_segment = plan.scan(plan.chunk, step.tokens)
         assert step.segment * chunks_of_a_segment == seen
         assert step.offset + step.segment == boundary
-        seen, boundary = min((step.segment + 1) * chunks_of_a_segment, chunks), boundary + 1
+        seen, boundary = min((step.segment + 1) * chunks_of_a_segment, -(-length // plan.chunk)), boundary + 1
     assert seen == -(-length // plan.chunk)
     assert boundary == plan.segments
     assert plan.grid()[0] == 1

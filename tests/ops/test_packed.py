@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
-from transnormer.ops.packed import blocks_of
+from transnormer.ops.packed import slots_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -102,21 +102,20 @@ def test_diag_attention_equals_separate_calls(lengths, causal, kind, block):
 
 
 @on_the_cpu
-@settings(max_examples=50, deadline=None)
-@given(lengths=LENGTHS, size=st.sampled_from([1, 4, 64]))
-def test_blocks_hold_every_token_once_and_none_spans_two_sequences(lengths, size):
+@settings(max_examples=200, deadline=None)
+@given(lengths=LENGTHS, size=st.sampled_from([1, 4, 64, 100]))
+def test_there_are_slots_for_all_parts_of_all_sequences(lengths, size):
+    """By the rule that kernels follow: those of sequence n begin at ⌊its first token / size⌋ + n."""
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
-    total, found = sum(lengths), []
-    for sequence, first, end in blocks_of(cu_seqlens, total, size).tolist():
-        tokens = range(first, min(first + size, end))
-        assert all(cu_seqlens[sequence] <= token < cu_seqlens[sequence + 1] for token in tokens)
-        assert not tokens or (first - cu_seqlens[sequence]) % size == 0
-        found += tokens
-    assert sorted(found) == list(range(total))
+    total, free = sum(lengths), 0
+    for sequence, (first, length) in enumerate(zip(cu_seqlens.tolist(), lengths, strict=False)):
+        assert first // size + sequence in (free, free + 1)
+        free = first // size + sequence + -(-length // size)
+    assert free <= slots_of(cu_seqlens, total, size) <= free + 1
 
 
 # Few pairs of sequence and head are cut into parts of time, many are not; wide heads have kernels of their own.
-SPLITS = [[1, 70, 1, 1, 5], [130], [64, 64], [17] * 3]
+SPLITS = [[1, 70, 1, 1, 5, 300], [130], [64, 64], [17] * 3]
 
 
 @with_kernels
@@ -138,16 +137,21 @@ def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d):
 
 
 @with_kernels
-def test_norm_kernels_hand_states_on_where_time_is_not_cut(monkeypatch):
+@pytest.mark.parametrize(("causal", "carried"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("segments", [1, 4])
+def test_norm_kernels_find_the_states_between_segments(causal, carried, segments, monkeypatch):
+    """Sequences of one segment, of several whole ones, and of one more token, in slots of which some are empty."""
     from transnormer.ops.norm_attention import kernel_plan
 
-    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_: 1)
-    monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 64)
-    q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs([200, 1, 90], dtype=torch.float32))
-    call = {"causal": True, "cu_seqlens": cu_seqlens}
+    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_: segments)
+    monkeypatch.setattr(kernel_plan, "_SHORTEST_UNCUT", 64)
+    monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 128)
+    q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs([300, 1, 128, 65, 129, 256], dtype=torch.float32))
+    state = state if carried else None
+    call = {"causal": causal, "cu_seqlens": cu_seqlens}
     kernel = with_gradients(partial(norm_packed, backend="triton", **call), q, k, v, state)
-    exact = with_gradients(partial(norm_apart, **call), *(x.double() for x in (q, k, v, state)))
-    for ours, theirs in zip(kernel, exact, strict=True):
+    wide = [None if x is None else x.double() for x in (q, k, v, state)]
+    for ours, theirs in zip(kernel, with_gradients(partial(norm_apart, **call), *wide), strict=True):
         torch.testing.assert_close(ours.double(), theirs, atol=5e-3, rtol=1e-3)
 
 
@@ -167,12 +171,12 @@ def test_diag_kernels_equal_separate_calls(lengths, causal, kind):
 
 
 @with_kernels
-def test_square_sums_of_packed_sequences():
-    q, k, v, _, cu_seqlens = (x.to(DEVICE) for x in inputs([3, 20], dtype=torch.float32))
+@pytest.mark.parametrize("causal", [True, False])
+def test_square_sums_of_packed_sequences(causal):
+    q, k, v, _, cu_seqlens = (x.to(DEVICE) for x in inputs([3, 20, 140, 1], dtype=torch.float32))
+    call = {"causal": causal, "cu_seqlens": cu_seqlens, "return_square_sums": True, "backend": "triton"}
     with torch.no_grad():
-        out, sums = norm_attention(
-            q, k, v, causal=True, cu_seqlens=cu_seqlens, return_square_sums=True, backend="triton"
-        )
+        out, sums = norm_attention(q, k, v, **call)
     torch.testing.assert_close(sums, out.square().sum(-1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from functools import partial
 
@@ -141,8 +142,52 @@ def test_the_op_is_well_formed():
     for kind, phi, dropout in (("norm", 2, (None, 0.0)), ("softmax", 0, (seeds, 0.1)), ("rela", 0, (None, 0.0))):
         for causal in (True, False):
             for keeps, squared in ((True, False), (False, True)):
-                call = (*leaves, None, dropout[0], kind, causal, phi, BLOCK, dropout[1], keeps, squared)
-                torch.library.opcheck(kernel._op, call, test_utils=checks)
+                call = (dropout[0], kind, causal, phi, BLOCK, dropout[1], keeps, squared)
+                torch.library.opcheck(kernel._op, (*leaves, None, None, *call), test_utils=checks)
+    one_row, bounds = x["qkv"].detach().flatten(0, 1)[None].requires_grad_(), torch.tensor([0, 13, 40], device=DEVICE)
+    positions = torch.arange(40, device=DEVICE)
+    for kind, causal in (("norm", True), ("norm", False), ("softmax", True)):
+        call = (one_row, positions, *leaves[2:], None, bounds, None, kind, causal, 0, BLOCK, 0.0, True, False)
+        torch.library.opcheck(kernel._op, call, test_utils=checks)
+
+
+@with_kernels
+@combine(case=CASES, keeps=(True, False))
+def test_kernels_of_packed_sequences(case, keeps, monkeypatch):
+    """What separate calls give, with gradients; without them queries and keys are rotated as they are read."""
+    from transnormer.ops.rotated_attention import kernel
+
+    kind, feature_map, causal = case
+    monkeypatch.setattr(kernel, "_WORTH_RECOMPUTING", 2**40 if keeps else 0)
+    x = inputs(1, 150, 2, 16, DEVICE)
+    bounds = [0, 7, 8, 100, 150]
+    cu_seqlens = torch.tensor(bounds, device=DEVICE)
+    apart = list(itertools.pairwise(bounds))
+    positions = torch.cat([torch.arange(end - start, device=DEVICE) for start, end in apart])
+    options = {"kind": kind, "feature_map": feature_map, "causal": causal, "reflection": x["reflection"]}
+    ours = partial(rotated_attention, block_size=BLOCK, **options)
+
+    def packed(qkv, inverse_frequencies, backend):
+        call = {"inverse_frequencies": inverse_frequencies, "cu_seqlens": cu_seqlens, "backend": backend}
+        return ours(qkv, positions, **call).out
+
+    def separately(qkv, inverse_frequencies):
+        outs = [
+            definition(qkv[:, start:end], inverse_frequencies, positions=positions[start:end], mask=None, **options)
+            for start, end in apart
+        ]
+        return torch.cat(outs, dim=1)
+
+    leaves = [x["qkv"].to(torch.float32 if INTERPRETED else HALF), x["inverse_frequencies"].float()]
+    check_kernel(partial(packed, backend="triton"), partial(packed, backend="torch"), separately, leaves)
+    with torch.no_grad():
+        out, _, squares = ours(
+            leaves[0], positions, inverse_frequencies=leaves[1], cu_seqlens=cu_seqlens, return_square_sums=True,
+            backend="triton",
+        )  # fmt: skip
+    exact = separately(*(leaf.double() for leaf in leaves))
+    assert relative(out - exact, exact) < (1e-4 if INTERPRETED else 1e-2)
+    assert relative(squares - exact.square().sum(dim=-1), exact.square().sum(dim=-1)) < (1e-3 if INTERPRETED else 2e-2)
 
 
 @with_kernels

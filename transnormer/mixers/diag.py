@@ -108,7 +108,7 @@ class DiagAttention(AttentionMixer):
                 causal=self.causal,
                 block_size=self.block_size,
                 mask=mask,
-                cu_seqlens=row.cu_seqlens if row else None,
+                cu_seqlens=row,
                 dropout_p=self.dropout if self.training else 0.0,
                 return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
             )

@@ -86,7 +86,7 @@ class NormAttention(AttentionMixer):
             causal=self.causal,
             feature_map=self.feature_map,
             mask=mask,
-            cu_seqlens=row.cu_seqlens if row else None,
+            cu_seqlens=row,
             state=state.get("memory") if state else None,
             return_state=state is not None,
             return_square_sums=self.xnorm.folds_into(self.o_proj, dtype_of(qkv)),
@@ -119,7 +119,7 @@ class NormAttention(AttentionMixer):
             causal=self.causal,
             feature_map="identity",
             mask=mask,
-            cu_seqlens=row.cu_seqlens if row else None,
+            cu_seqlens=row,
             state=state,
         )
         assert isinstance(out, Tensor)

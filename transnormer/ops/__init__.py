@@ -6,6 +6,7 @@ from transnormer.ops.feed_forward import glu, mlp
 from transnormer.ops.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_and_hits
 from transnormer.ops.norm_attention import norm_attention
 from transnormer.ops.normed_attention import normed_attention
+from transnormer.ops.packed import PackedBounds, packed_bounds
 from transnormer.ops.random_features import random_features
 from transnormer.ops.rms_norm import rms_norm
 from transnormer.ops.rotate import rotate
@@ -13,6 +14,7 @@ from transnormer.ops.rotated_attention import rotated_attention
 from transnormer.ops.skinny_linear import gated, linears
 
 __all__ = [
+    "PackedBounds",
     "diag_attention",
     "diag_decode_step",
     "gated",
@@ -24,6 +26,7 @@ __all__ = [
     "norm_attention",
     "norm_decode_step",
     "normed_attention",
+    "packed_bounds",
     "random_features",
     "rms_norm",
     "rotate",

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from transnormer.ops.autocast import matmul_dtype
 from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.packed import PackedBounds
 from transnormer.ops.rms_norm import rms_norm
 from transnormer.ops.shapes import check_tensors
 
@@ -18,7 +19,7 @@ def normed_attention(
     causal: bool,
     feature_map: str = "1+elu",
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | PackedBounds | None = None,
     state: Tensor | None = None,
     return_state: bool = False,
     weight: Tensor | None = None,
@@ -40,7 +41,7 @@ def normed_attention(
     torch.Size([2, 4, 16, 16])
     """
     check_tensors("normed_attention", q=q, k=k, v=v)
-    out, new_state = norm_attention(
+    results = norm_attention(
         q,
         k,
         v,
@@ -49,8 +50,9 @@ def normed_attention(
         mask=mask,
         cu_seqlens=cu_seqlens,
         state=state,
-        return_state=True,
+        return_state=return_state,
         backend=backend,
     )
+    out, new_state = results if isinstance(results, tuple) else (results, None)
     normed = rms_norm(out.flatten(-2), weight, eps, dtype=matmul_dtype(q), backend=backend).view(out.shape)
-    return (normed, new_state) if return_state else normed
+    return normed if new_state is None else (normed, new_state)

@@ -7,6 +7,7 @@ the one row are those of flash-attention and flash-linear-attention.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,17 +17,34 @@ from transnormer.errors import ConfigError
 _WHAT_IT_IS = "cu_seqlens is [0, length of the first, of the first two, ..., T]"
 
 
-def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, length: int) -> Tensor:
+@dataclass(frozen=True)
+class PackedBounds:
+    """`cu_seqlens` of a row of so many tokens, once checked for all calls: `packed_bounds` makes it."""
+
+    cu_seqlens: Tensor
+    length: int
+
+
+def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
+    """`cu_seqlens` of the row x [1, T, ...], for many calls: to check it takes a GPU longer than a short attention.
+
+    >>> import torch
+    >>> q, k, v = (torch.randn(1, 100, 4, 16) for _ in range(3))
+    >>> bounds = tn.ops.packed_bounds(torch.tensor([0, 30, 100]), q)
+    >>> tn.ops.diag_attention(q, k, v, causal=True, cu_seqlens=bounds).shape
+    torch.Size([1, 100, 4, 16])
+    """
+    return PackedBounds(checked_cu_seqlens("packed_bounds", cu_seqlens, x, None, x.shape[1]), x.shape[1])
+
+
+def checked_cu_seqlens(
+    op: str, cu_seqlens: Tensor | PackedBounds, x: Tensor, mask: Tensor | None, length: int
+) -> Tensor:
     """`cu_seqlens` where x [1, ..., ...] is, of a row of `length` tokens, or an error of `op`.
 
     What it says is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
     in a compiled function, a wrong one stops the device instead.
     """
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        got = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        raise ConfigError(f"{op}: cu_seqlens must be a tensor of int32 or int64, got {got}", _WHAT_IT_IS)
-    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
-        raise ConfigError(f"{op}: cu_seqlens must be [N + 1] with N ≥ 1, got {list(cu_seqlens.shape)}", _WHAT_IT_IS)
     if x.shape[0] != 1:
         raise ConfigError(
             f"{op}: with cu_seqlens all sequences are one row, but B is {x.shape[0]}",
@@ -34,6 +52,15 @@ def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | No
         )
     if mask is not None:
         raise ConfigError(f"{op}: cu_seqlens and mask exclude each other", "leave padding out of a packed row")
+    if isinstance(cu_seqlens, PackedBounds):
+        if cu_seqlens.length != length:
+            raise ConfigError(f"{op}: these bounds are of a row of {cu_seqlens.length} tokens, and T is {length}")
+        return cu_seqlens.cu_seqlens
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        got = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise ConfigError(f"{op}: cu_seqlens must be a tensor of int32 or int64, got {got}", _WHAT_IT_IS)
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
+        raise ConfigError(f"{op}: cu_seqlens must be [N + 1] with N ≥ 1, got {list(cu_seqlens.shape)}", _WHAT_IT_IS)
     starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == length, (cu_seqlens.diff() > 0).all()
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         for holds, wanted in ((starts, "start at 0"), (ends, f"end at T = {length}"), (increases, "increase")):
@@ -60,14 +87,11 @@ def sequence_of_tokens(cu_seqlens: Tensor, length: int) -> Tensor:
     return torch.searchsorted(cu_seqlens, torch.arange(length, device=cu_seqlens.device), right=True) - 1
 
 
-def blocks_of(cu_seqlens: Tensor, length: int, size: int) -> Tensor:
-    """Blocks of `size` tokens, begun anew with each sequence: [M, 3], its sequence, first token, and that one's end.
+def sequences_in(cu_seqlens: Tensor | None) -> int:
+    """How many sequences a row of the batch has."""
+    return 1 if cu_seqlens is None else cu_seqlens.shape[0] - 1
 
-    M bounds their number by what is known without looking at the lengths; blocks too many begin behind an end.
-    """
-    counts = (cu_seqlens.diff() + size - 1) // size
-    ends = counts.cumsum(dim=0)
-    index = torch.arange(length // size + len(counts), device=cu_seqlens.device)
-    sequence = torch.searchsorted(ends, index, right=True).clamp(max=len(counts) - 1)
-    first = cu_seqlens[sequence] + (index - (ends - counts)[sequence]) * size
-    return torch.stack([sequence, first, cu_seqlens[sequence + 1]], dim=1)
+
+def slots_of(cu_seqlens: Tensor, length: int, size: int) -> int:
+    """How many slots parts of `size` tokens of all sequences have; `ops.kernels.packed` says which is whose."""
+    return length // size + sequences_in(cu_seqlens)

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.components.context import Context, Sources
-from transnormer.ops.packed import checked_cu_seqlens, sequence_of_tokens
+from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequence_of_tokens
 
 
 @dataclass(frozen=True)
-class PackedRow:
-    """The sequences in a row, or in this process's piece of one."""
+class PackedRow(PackedBounds):
+    """The sequences in a row, or in this process's piece of one, counted from the first token here."""
 
-    cu_seqlens: Tensor  # [N + 1], counted from the first token here
     positions: Tensor  # [T], of each token in its own sequence
 
     @cached_property
@@ -32,7 +31,7 @@ class PackedRow:
     @cached_property
     def _slots(self) -> Tensor:
         """Where each token stands in right-padded rows [N · longest]."""
-        return sequence_of_tokens(self.cu_seqlens, len(self.positions)) * self.longest + self.positions
+        return sequence_of_tokens(self.cu_seqlens, self.length) * self.longest + self.positions
 
     def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [1, T, ...] as right-padded rows [N, longest, ...], and their mask."""
@@ -66,7 +65,7 @@ def packed_row(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, cont
     whole = checked_cu_seqlens(op, cu_seqlens, x, mask, length if context is None else length * context.size)
     if context is None:
         steps = torch.arange(length, device=x.device)
-        return PackedRow(whole, steps - whole[sequence_of_tokens(whole, length)])
+        return PackedRow(whole, length, steps - whole[sequence_of_tokens(whole, length)])
     return _piece(whole.tolist(), length, context, x.device)
 
 
@@ -84,6 +83,7 @@ def _piece(bounds: list[int], length: int, context: Context, device: torch.devic
     carried = begin - starts[context.rank]
     return PackedPiece(
         cu_seqlens=local,
+        length=length,
         positions=steps - local[sequence_of_tokens(local, length)] + carried * (steps < first_end),
         carried=tuple(begin - start for begin, start in zip(begins, starts, strict=True)),
         before=tuple(tuple(range(start // length, piece)) for piece, start in enumerate(starts)),

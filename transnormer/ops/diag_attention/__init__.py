@@ -12,7 +12,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.packed import checked_cu_seqlens, sequences
+from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequences
 from transnormer.ops.shapes import (
     check_block_size,
     check_dropout,
@@ -38,7 +38,7 @@ def diag_attention(
     block_size: int = ...,
     kind: str = ...,
     mask: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
+    cu_seqlens: Tensor | PackedBounds | None = ...,
     dropout_p: float = ...,
     return_square_sums: Literal[False] = ...,
     backend: str | None = ...,
@@ -55,7 +55,7 @@ def diag_attention(
     block_size: int = ...,
     kind: str = ...,
     mask: Tensor | None = ...,
-    cu_seqlens: Tensor | None = ...,
+    cu_seqlens: Tensor | PackedBounds | None = ...,
     dropout_p: float = ...,
     return_square_sums: bool,
     backend: str | None = ...,
@@ -71,7 +71,7 @@ def diag_attention(
     block_size: int = 64,
     kind: str = "softmax",
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | PackedBounds | None = None,
     dropout_p: float = 0.0,
     return_square_sums: bool = False,
     backend: str | None = None,

@@ -24,7 +24,7 @@ from transnormer.ops.kernels.launch import (
 )
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import shared_memory_bytes
-from transnormer.ops.packed import blocks_of
+from transnormer.ops.packed import sequences_in, slots_of
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -118,12 +118,12 @@ def _dropout(seeds: Tensor | None, dropout_p: float) -> tuple[Tensor | None, int
     return seeds, min(int(dropout_p * 2**32), 2**32 - 1), 1 / (1 - dropout_p)
 
 
-def _blocks(q: Tensor, cu_seqlens: Tensor | None, block_size: int) -> tuple[Tensor | None, tuple[int, int, int]]:
-    """The blocks of packed sequences, and the grid: a program for each block."""
+def _grid(q: Tensor, cu_seqlens: Tensor | None, block_size: int) -> tuple[int, int, int]:
+    """A program for each block; packed sequences have slots for them."""
+    batch, length, heads, _ = q.shape
     if cu_seqlens is None:
-        return None, (triton.cdiv(q.shape[1], block_size), q.shape[0], q.shape[2])
-    blocks = blocks_of(cu_seqlens, q.shape[1], block_size)
-    return blocks, (blocks.shape[0], 1, q.shape[2])
+        return triton.cdiv(length, block_size), batch, heads
+    return slots_of(cu_seqlens, length, block_size), 1, heads
 
 
 @kernel_op("transnormer::diag_attention")
@@ -164,11 +164,12 @@ def attended(
     options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
     registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
-    table, (blocks, batch, heads) = _blocks(q, cu_seqlens, block_size)
+    blocks, batch, heads = _grid(q, cu_seqlens, block_size)
     together = rotation.heads_per_program(heads, blocks * batch)
     block_forward[blocks, batch, heads // together](
-        q, k, v, out, squares, mask, table, *_dropout(seeds, dropout_p), *rotation.arguments(), q.shape[1], heads,
-        together, _scales(q, kind)[0], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+        q, k, v, out, squares, mask, cu_seqlens, sequences_in(cu_seqlens), *_dropout(seeds, dropout_p),
+        *rotation.arguments(), q.shape[1], heads, together, _scales(q, kind)[0],
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         0 if mask is None else mask.stride(0), **options, **rotation.options(), SQUARED=squared,
         DROPS=seeds is not None,
     )  # fmt: skip
@@ -218,9 +219,9 @@ def backward_into(
     dq, dk, dv = gradients
     do = near_rows(do)
     options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
-    table, grid = _blocks(q, cu_seqlens, block_size)
-    block_backward[grid](
-        q, k, v, do, dq, dk, dv, mask, table, *_dropout(seeds, dropout_p), q.shape[1], *_scales(q, kind),
+    block_backward[_grid(q, cu_seqlens, block_size)](
+        q, k, v, do, dq, dk, dv, mask, cu_seqlens, sequences_in(cu_seqlens), *_dropout(seeds, dropout_p), q.shape[1],
+        *_scales(q, kind),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
         0 if mask is None else mask.stride(0),
         **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), DROPS=seeds is not None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from transnormer.ops.kernels.packed import program_rows
 from transnormer.ops.kernels.rotation import angles_of, rotated_in_place
 from transnormer.ops.kernels.tiles import load_tile, store_tile, tile_offsets
 
@@ -68,21 +69,24 @@ def _kept(SEEDS, pair, first_row, queries, keys, threshold, BW: tl.constexpr):
 
 @triton.jit
 def _block(
-    BLOCKS, T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr, PACKED: tl.constexpr
+    CU_SEQLENS, N, T, W: tl.constexpr, BW: tl.constexpr, MASK, mask_stride, HAS_MASK: tl.constexpr, PACKED: tl.constexpr
 ):
-    """This program's block: its first row, the rows counted from there, which exist, and which hold a real token."""
+    """This program's block: its first row, how many there are from there on, which exist, which hold a real token.
+
+    The rows are counted from the first one.
+    """
     local = tl.arange(0, BW)
-    if PACKED:
-        block = BLOCKS + tl.program_id(0).to(tl.int64) * 3
-        first, T = tl.load(block + 1), tl.load(block + 2)
-    else:
-        first = tl.program_id(0).to(tl.int64) * W
-    inside = (local < W) & (first + local < T)
+    _, begin, length, block = program_rows(CU_SEQLENS, N, T, W, PACKED)
+    first = block.to(tl.int64) * W
+    rows = length - first
+    inside = (local < W) & (local < rows)
     real = inside
+    if PACKED:
+        first += begin
     if HAS_MASK:
         row = MASK + tl.program_id(1).to(tl.int64) * mask_stride + first
         real = inside & (tl.load(row + local, mask=inside, other=0) != 0)
-    return first, local, inside, real
+    return first, rows, local, inside, real
 
 
 @triton.jit
@@ -94,9 +98,9 @@ def _visible(queries, keys, real_queries, real_keys, CAUSAL: tl.constexpr, UNMAS
     return real_queries & real_keys
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def block_forward(
-    Q, K, V, O, SQUARES, MASK, BLOCKS, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t,
+    Q, K, V, O, SQUARES, MASK, CU_SEQLENS, N, SEEDS, threshold, keep_scale, POSITIONS, FREQS, REFLECTION, p_b, p_t,
     T, H, heads, scale,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
@@ -105,7 +109,9 @@ def block_forward(
 ):  # fmt: skip
     """A block in so many `heads`. ROTATED: queries and keys are rotated first, in all of them by the same angles."""
     batch = tl.program_id(1).to(tl.int64)
-    first, local, inside, real = _block(BLOCKS, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
+    first, rows, local, inside, real = _block(CU_SEQLENS, N, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
+    if PACKED and rows <= 0:
+        return
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     visible = _visible(local[:, None], local[None, :], real[:, None], real[None, :], CAUSAL, UNMASKED)
     if ROTATED:
@@ -134,16 +140,18 @@ def block_forward(
             tl.store(SQUARES + (batch * H + head) * T + first + local, tl.sum(out * out, 1), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def block_backward(
-    Q, K, V, DO, DQ, DK, DV, MASK, BLOCKS, SEEDS, threshold, keep_scale, T, scale, slope,
+    Q, K, V, DO, DQ, DK, DV, MASK, CU_SEQLENS, N, SEEDS, threshold, keep_scale, T, scale, slope,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h, mask_b,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
     CAUSAL: tl.constexpr, RELA: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, DROPS: tl.constexpr,
     UNMASKED: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
-    first, local, inside, real = _block(BLOCKS, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
+    first, rows, local, inside, real = _block(CU_SEQLENS, N, T, W, BW, MASK, mask_b, HAS_MASK, PACKED)
+    if PACKED and rows <= 0:
+        return
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     q_base, k_base = Q + batch * q_b + head * q_h + first * q_t, K + batch * k_b + head * k_h + first * k_t
     v_base, o_base = V + batch * v_b + head * v_h + first * v_t, DO + batch * o_b + head * o_h + first * o_t

@@ -131,9 +131,11 @@ class Rotation(NamedTuple):
     inverse_frequencies: Tensor | None = None
     reflection: Tensor | None = None
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Positions, inverse frequencies, reflection, and the strides of the positions."""
+    def arguments(self, packed: bool = False) -> tuple[Any, ...]:
+        """Positions, inverse frequencies, reflection, and the strides of the positions, as kernels want them."""
         strides = (0, 0) if self.positions is None else position_strides(self.positions)
+        if packed:  # where a row of the batch begins, a sequence does
+            strides = (strides[1], strides[1])
         return self.positions, self.inverse_frequencies, self.reflection, *strides
 
     def options(self) -> dict[str, bool]:

@@ -32,9 +32,9 @@ def store_tile(base, offsets, columns, inside, width: tl.constexpr, tile, UNMASK
 
 
 @triton.jit
-def load_state(base, d, e, D: tl.constexpr, E: tl.constexpr):
-    """A state [D, E]; with d as [1, :] and e as [:, 1] its transpose, read as such from memory."""
-    return tl.load(base + d * E + e, mask=(d < D) & (e < E), other=0.0)
+def load_state(base, d, e, D: tl.constexpr, E: tl.constexpr, there=True):
+    """A state [D, E], zero if it is not there; with d as [1, :] and e as [:, 1] its transpose, read as such."""
+    return tl.load(base + d * E + e, mask=(d < D) & (e < E) & there, other=0.0)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
-from transnormer.ops.packed import checked_cu_seqlens, sequences
+from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequences
 from transnormer.ops.shapes import (
     accumulation_dtype,
     check_no_tangents,
@@ -36,7 +36,7 @@ def norm_attention(
     causal: bool,
     feature_map: str = "1+elu",
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | PackedBounds | None = None,
     state: Tensor | None = None,
     return_state: bool = False,
     return_square_sums: bool = False,
@@ -74,7 +74,8 @@ def norm_attention(
             raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
-    sums = None
+    new_state: Tensor | None = None
+    sums: Tensor | None = None
     with without_autocast(q.device):  # which would round float32 sums back to half precision
         choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
         if choice.backend == "triton":
@@ -89,6 +90,7 @@ def norm_attention(
                 mask=mask,
                 cu_seqlens=cu_seqlens,
                 state=state,
+                return_state=return_state,
                 square_sums=return_square_sums and not torch.is_grad_enabled(),
             )
         elif cu_seqlens is None:
@@ -101,8 +103,8 @@ def norm_attention(
             out, new_state = torch.cat([out for out, _ in results], dim=1), torch.cat([new for _, new in results])
     if return_square_sums and sums is None:
         sums = square_sums(out)
-    asked = (*([new_state] if return_state else []), *([sums] if return_square_sums else []))
-    return (out, *asked) if asked else out
+    asked = [*([new_state] if return_state else []), *([sums] if return_square_sums else [])]
+    return (out, *(x for x in asked if x is not None)) if asked else out
 
 
 def _attended(

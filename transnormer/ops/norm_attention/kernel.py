@@ -61,7 +61,7 @@ def _op(
     phi: int,
     squared: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, boundary states of the segments (the last is the final one), and Σ out² [B, T, H] if `squared`."""
+    """Output, the states at the borders of segments or of whole sequences, and Σ out² [B, T, H] if `squared`."""
     return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION, cu_seqlens)
 
 
@@ -83,25 +83,24 @@ def attended(
     squares = empty_square_sums(v, squared)
     if not causal:
         total, rounded, _ = plan.total(k, v, mask, state, rotation=rotation)
-        blocks, (chunks, batch, heads) = plan.chunks()
+        chunks, batch, heads = plan.chunks()
         together = rotation.heads_per_program(heads, chunks * batch)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
         launch(full_forward, (chunks, batch, heads // together))(
-            q, rounded, out, squares, mask, blocks, *rotation.arguments(), plan.length, together, *plan.strides(q, out),
-            plan.mask_stride, heads, **plan.tiles | {"num_stages": stages}, **rotation.options(), SQUARED=squared,
-            UNMASKED=plan.unmasked(plan.chunk),
+            q, rounded, out, squares, mask, cu_seqlens, *rotation.arguments(plan.packed), plan.per_row, plan.length,
+            together, *plan.strides(q, out), plan.mask_stride, heads, **plan.tiles | {"num_stages": stages},
+            **rotation.options(), SQUARED=squared, UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return out, total, squares
     assert rotation is NO_ROTATION, "a causal scan does not rotate what it reads"
-    boundaries = plan.boundaries(k, v, mask, state, backward=False)
+    borders = plan.scanned(k, v, mask, state, backward=False)
     for step in plan.launches():
-        starts_at_zero = plan.in_sequence and step.segment == 0 and state is None
         launch(causal_forward, plan.grid())(
-            q, k, v, out, squares, boundaries[:, :, step.offset :], mask, cu_seqlens,
+            q, k, v, out, squares, borders[:, :, step.offset :], mask, cu_seqlens,
             *plan.scan(plan.forward_chunk, step.tokens), step.segment, *plan.strides(q, k, v, out), *plan.last,
-            **plan.forward_tiles(), STARTS_AT_ZERO=starts_at_zero, WRITES_END=plan.in_sequence, SQUARED=squared,
+            **plan.forward_tiles(), STARTS_AT_ZERO=state is None, HANDS_ON=plan.in_sequence, SQUARED=squared,
         )  # fmt: skip
-    return out, boundaries, squares
+    return out, borders, squares
 
 
 @_op.register_fake
@@ -109,7 +108,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple
     cu_seqlens, _, causal, phi, squared = call
     plan = Plan(q, v, mask, causal, phi, cu_seqlens)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    return out, plan.states(q, plan.segments + 1 if causal else 1), empty_square_sums(v, squared)
+    return out, plan.empty_borders(q) if causal else plan.empty_totals(q), empty_square_sums(v, squared)
 
 
 @kernel_op("transnormer::norm_attention_backward")
@@ -119,16 +118,16 @@ def _backward_op(
     v: Tensor,
     do: Tensor,
     dfinal: Tensor | None,
-    boundaries: Tensor,
+    borders: Tensor,
     mask: Tensor | None,
     cu_seqlens: Tensor | None,
     carried: bool,
     causal: bool,
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, and of the boundary states, of which the first is the initial state."""
+    """Gradients of q, k, v, and of the states that the forward returned."""
     gradients = empty_gradients(q, v)
-    dstates = backward_into(gradients, q, k, v, do, dfinal, boundaries, mask, carried, causal, phi, cu_seqlens)
+    dstates = backward_into(gradients, q, k, v, do, dfinal, borders, mask, carried, causal, phi, cu_seqlens)
     return *gradients, dstates
 
 
@@ -139,7 +138,7 @@ def backward_into(
     v: Tensor,
     do: Tensor,
     dfinal: Tensor | None,
-    boundaries: Tensor,
+    borders: Tensor,
     mask: Tensor | None,
     carried: bool,
     causal: bool,
@@ -151,48 +150,47 @@ def backward_into(
     plan = Plan(q, v, mask, causal, phi, cu_seqlens)
     do = near_rows(do)
     if not causal:
-        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=boundaries)
-        blocks, grid = plan.chunks()
-        launch(full_backward, grid)(
-            q, k, v, do, dq, dk, dv, rounded, drounded, mask, blocks, plan.length, *plan.strides(q, k, v, do, dq, dv),
-            plan.mask_stride, plan.heads, **plan.tiles, UNMASKED=plan.unmasked(plan.chunk),
+        dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=borders)
+        launch(full_backward, plan.chunks())(
+            q, k, v, do, dq, dk, dv, rounded, drounded, mask, cu_seqlens, plan.per_row, plan.length,
+            *plan.strides(q, k, v, do, dq, dv), plan.mask_stride, plan.heads, **plan.tiles,
+            UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return dtotal
 
-    dboundaries = plan.boundaries(q, do, mask, dfinal, backward=True)
-    ends_at_zero = plan.in_sequence and dfinal is None
+    dborders = plan.scanned(q, do, mask, dfinal, backward=True)
+    ends_at_zero = dfinal is None
     if not plan.wide:
-        last, *before = reversed(plan.launches())
         same_strides = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
-        for step in (last, *before):
+        for step in reversed(plan.launches()):
             launch(causal_backward, plan.grid())(
-                q, k, v, do, dq, dk, dv, boundaries[:, :, step.offset :], dboundaries[:, :, step.offset :], mask,
-                cu_seqlens, *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv),
-                *plan.last, **plan.tiles, ENDS_AT_ZERO=ends_at_zero and step is last, WRITES_START=plan.in_sequence,
-                UNMASKED=plan.unmasked(plan.chunk), SAME_STRIDES=same_strides,
+                q, k, v, do, dq, dk, dv, borders[:, :, step.offset :], dborders[:, :, step.offset :], mask, cu_seqlens,
+                *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv), *plan.last,
+                **plan.tiles, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence, **plan.chunk_options(plan.chunk),
+                SAME_STRIDES=same_strides,
             )  # fmt: skip
-        return dboundaries
+        return dborders
     scan = plan.scan(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, boundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes,
-        **by_d, BE=plan.be, STARTS_AT_ZERO=plan.in_sequence and not carried,
+        q, k, v, do, dq, borders, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes,
+        **by_d, BE=plan.be, STARTS_AT_ZERO=not carried,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes,
+        q, k, v, do, dk, dborders, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes,
         **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dboundaries, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes,
-        **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, WRITES_START=plan.in_sequence,
+        q, k, do, dv, dborders, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes,
+        **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence,
     )  # fmt: skip
-    return dboundaries
+    return dborders
 
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, boundaries, _mask, _cu_seqlens, _carried, _causal, _phi = call
-    return *empty_gradients(q, v), torch.empty_like(boundaries)
+    *_, borders, _mask, _cu_seqlens, _carried, _causal, _phi = call
+    return *empty_gradients(q, v), torch.empty_like(borders)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -203,15 +201,16 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, do: Tensor | None, dboundaries: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, cu_seqlens, boundaries = ctx.saved_tensors
+def _differentiate(ctx: Any, do: Tensor | None, dborders: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, cu_seqlens, borders = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
-    dfinal = None if dboundaries is None else dboundaries[:, :, -1].contiguous()
-    dq, dk, dv, dstates = _backward_op(
-        q, k, v, do, dfinal, boundaries, mask, cu_seqlens, ctx.carried, ctx.causal, ctx.phi
+    plan = Plan(q, v, mask, ctx.causal, ctx.phi, cu_seqlens)
+    dfinal = None if dborders is None else plan.at_ends(dborders).contiguous()
+    dq, dk, dv, dborders = _backward_op(
+        q, k, v, do, dfinal, borders, mask, cu_seqlens, ctx.carried, ctx.causal, ctx.phi
     )
-    return dq, dk, dv, None, None, dstates[:, :, 0] if ctx.carried else None, None, None, None
+    return dq, dk, dv, None, None, plan.at_starts(dborders) if ctx.carried else None, None, None, None
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -227,15 +226,14 @@ def norm_attention(
     mask: Tensor | None,
     cu_seqlens: Tensor | None,
     state: Tensor | None,
+    return_state: bool,
     square_sums: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The kernel behind `transnormer.ops.norm_attention`; its arguments have been checked there.
 
     Heads wider than 128 are computed in blocks: φ(q)φ(k)ᵀ is the sum over blocks of features, and the columns of v
-    know nothing of each other. Square sums, which have no gradient, are returned of single blocks if asked for, but
-    not of packed sequences.
+    know nothing of each other. Square sums, which have no gradient, are returned of single blocks if asked for.
     """
-    square_sums = square_sums and cu_seqlens is None
     width = v.shape[3]
     if width % _ALIGNED and width < _WIDEST_PADDED:
         spare = (0, -width % (2 * _ALIGNED))
@@ -249,16 +247,19 @@ def norm_attention(
             mask=mask,
             cu_seqlens=cu_seqlens,
             state=state,
+            return_state=return_state,
             square_sums=square_sums,
         )
-        return out[..., :width], memory[..., :width], squares
+        return out[..., :width], None if memory is None else memory[..., :width], squares
     q, k, v = (near_rows(x) for x in (q, k, v))
     mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
 
-    def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()
-        out, boundaries, squares = _op(q[..., d], k[..., d], v[..., e], mask, cu_seqlens, start, causal, code, squared)
-        return out, boundaries[:, :, -1], squares if squared else None
+        parts = q[..., d], k[..., d], v[..., e]
+        out, states, squares = _op(*parts, mask, cu_seqlens, start, causal, code, squared)
+        memory = Plan(parts[0], parts[2], mask, causal, code, cu_seqlens).at_ends(states) if return_state else None
+        return out, memory, squares if squared else None
 
     features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])
     if len(features) == len(columns) == 1:
@@ -267,8 +268,9 @@ def norm_attention(
     for e in columns:
         results = [block(d, e, squared=False) for d in features]
         outs.append(torch.stack([out.float() for out, *_ in results]).sum(dim=0).to(v.dtype))
-        memories.append(torch.cat([memory for _, memory, _ in results], dim=2))
-    return torch.cat(outs, dim=-1), torch.cat(memories, dim=-1), None
+        memories.append([memory for _, memory, _ in results if memory is not None])
+    memory = torch.cat([torch.cat(rows, dim=2) for rows in memories], dim=-1) if return_state else None
+    return torch.cat(outs, dim=-1), memory, None
 
 
 def _tiles(width: int) -> list[slice]:

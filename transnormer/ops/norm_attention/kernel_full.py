@@ -6,26 +6,28 @@ import triton
 import triton.language as tl
 
 from transnormer.ops.kernels.feature_maps import phi, phi_slope
-from transnormer.ops.kernels.packed import block_rows
+from transnormer.ops.kernels.packed import program_rows
 from transnormer.ops.kernels.rotation import angles_of, rotated
 from transnormer.ops.kernels.tiles import load_state, load_tile, store_tile, tile_offsets
 from transnormer.ops.norm_attention.kernel_chunks import chunk_rows, keep, store_squares
+from transnormer.ops.norm_attention.kernel_segments import segments_of_pair
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "P"])
 def total_of_segments(
-    SUMS, START, TOTAL, HALF, OTHER, OTHER_HALF, P, size,
-    HAS_START: tl.constexpr, HAS_OTHER: tl.constexpr, BLOCK: tl.constexpr,
+    SUMS, START, TOTAL, HALF, OTHER, OTHER_HALF, CU_SEQLENS, N, tokens, H, P, size,
+    HAS_START: tl.constexpr, HAS_OTHER: tl.constexpr, PACKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """START plus the sums of all segments, and the same rounded for the products that follow; OTHER is rounded too."""
     pair = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
+    sums, _, count = segments_of_pair(CU_SEQLENS, N, tokens, H, P, PACKED)
     total = tl.zeros((BLOCK,), tl.float32)
     if HAS_START:
         total += tl.load(START + pair * size + at, mask=inside, other=0.0)
-    for segment in range(P):
-        total += tl.load(SUMS + (pair * P + segment) * size + at, mask=inside, other=0.0)
+    for segment in range(count):
+        total += tl.load(SUMS + (sums + segment) * size + at, mask=inside, other=0.0)
     tl.store(TOTAL + pair * size + at, total, mask=inside)
     tl.store(HALF + pair * size + at, total.to(HALF.dtype.element_ty), mask=inside)
     if HAS_OTHER:
@@ -33,16 +35,19 @@ def total_of_segments(
         tl.store(OTHER_HALF + pair * size + at, other.to(OTHER_HALF.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def full_forward(
-    Q, STATE, O, SQUARES, MASK, BLOCKS, POSITIONS, FREQS, REFLECTION, p_b, p_t, T, heads,
+    Q, STATE, O, SQUARES, MASK, CU_SEQLENS, POSITIONS, FREQS, REFLECTION, p_b, p_t, N, T, heads,
     q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
     ROTATED: tl.constexpr, REFLECTED: tl.constexpr,
 ):  # fmt: skip
     """o = φ(q)·S in so many `heads`. ROTATED: φ(q) is rotated first, in all of them by the same angles."""
-    batch, origin, chunk, T = block_rows(BLOCKS, T, PACKED)
+    row_length = T
+    batch, origin, T, chunk = program_rows(CU_SEQLENS, N, T, C, PACKED)
+    if PACKED and chunk * C >= T:
+        return
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
     row = chunk.to(tl.int64) * C
@@ -59,19 +64,23 @@ def full_forward(
             q = phi(q, d, PHI, D, D < BD)
         out = keep(tl.dot(q, state, input_precision="ieee"), real, HAS_MASK)
         store_tile(O + origin * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
-        store_squares(SQUARES + (batch * H + head) * T if SQUARED else SQUARES, rows, inside, out, SQUARED)
+        if SQUARED:
+            squares = SQUARES + (head * row_length + origin if PACKED else (batch * H + head) * row_length)
+            store_squares(squares, rows, inside, out, SQUARED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def full_backward(
-    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, BLOCKS, T,
+    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, CU_SEQLENS, N, T,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; what is transposed comes straight from memory, not out of a product."""
-    batch, origin, chunk, T = block_rows(BLOCKS, T, PACKED)
+    batch, origin, T, chunk = program_rows(CU_SEQLENS, N, T, C, PACKED)
+    if PACKED and chunk * C >= T:
+        return
     head = tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
     _, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)

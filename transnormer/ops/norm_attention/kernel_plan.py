@@ -14,7 +14,7 @@ from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
 from transnormer.ops.norm_attention.kernel_full import total_of_segments
 from transnormer.ops.norm_attention.kernel_segments import scan_segments, segment_sums
-from transnormer.ops.packed import blocks_of
+from transnormer.ops.packed import sequences_in, slots_of
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -26,6 +26,7 @@ _AT_ONCE = 264
 # left of it grows with the square of their number. The gradient of the first eight queries is off by 0.6 % then, and by
 # 2.3 % after 8,192 tokens, where values have a mean of one (an H200; rounding to bfloat16 makes 0.2 %).
 _LONGEST_UNDONE = 4096
+_SHORTEST_UNCUT = 512
 
 
 def wanted_segments(pairs: int, width: int, causal: bool) -> int:
@@ -54,17 +55,16 @@ class Launch(NamedTuple):
 class Plan:
     """How one call is cut into chunks, segments and programs.
 
-    Packed sequences are as rows of a batch, each planned as if it could be as long as all together: nobody knows how
-    long they are without waiting for the device, and a program without tokens is done at once.
+    How long packed sequences are nobody knows without waiting for the device: they are cut as if all had the same
+    length, into segments that have slots (`ops.kernels.packed`), and a sequence much longer has more of them.
     """
 
     def __init__(
         self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int, cu_seqlens: Tensor | None = None
     ) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
-        self.cu_seqlens, self.packed = cu_seqlens, cu_seqlens is not None
-        if cu_seqlens is not None:
-            self.batch = cu_seqlens.shape[0] - 1
+        self.cu_seqlens, self.packed, self.per_row = cu_seqlens, cu_seqlens is not None, sequences_in(cu_seqlens)
+        self.sequences, self.causal = self.batch * self.per_row, causal
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
         self.wide = max(self.bd, self.be) > _WIDEST_PIECE
@@ -74,18 +74,23 @@ class Plan:
         # Both directions share the boundaries of the segments: a segment is a whole number of either's chunks.
         longest = _LONGEST_CHUNK if causal and self.wide and shared_memory_bytes(q.device) >= _SHARED_BY_LONGEST else 64
         self.forward_chunk = _chunk(self.length, longest)
-        chunks = triton.cdiv(self.length, self.forward_chunk)
-        segments = min(chunks, wanted_segments(self.batch * self.heads, max(self.bd, self.be), causal))
-        self.segment = triton.cdiv(chunks, segments) * self.forward_chunk
-        if causal and not self.wide:
-            self.segment = min(self.segment, _LONGEST_UNDONE)
+        segments = wanted_segments(self.sequences * self.heads, max(self.bd, self.be), causal)
+        longest_segment = _LONGEST_UNDONE if causal and not self.wide else None
         # Without a cut segments run one after the other and hand the state on, a launch each and no first pass. Each is
         # as long as all before it: where the state is large, little is lost in undoing it.
-        self.in_sequence = segments == 1
-        if self.in_sequence:
-            self.segments = _doublings(self.segment, self.length) + 1
+        self.in_sequence = False
+        if cu_seqlens is not None:
+            self.segment = _segment_of_packed(triton.cdiv(self.length, self.per_row), segments, longest_segment)
+            self.segments = slots_of(cu_seqlens, self.length, self.segment)
         else:
-            self.segments = triton.cdiv(self.length, self.segment)
+            chunks = triton.cdiv(self.length, self.forward_chunk)
+            segments = min(chunks, segments)
+            self.segment = triton.cdiv(chunks, segments) * self.forward_chunk
+            self.segment = min(self.segment, longest_segment or self.segment)
+            self.in_sequence = segments == 1
+            in_turn = _doublings(self.segment, self.length) + 1
+            self.segments = in_turn if self.in_sequence else triton.cdiv(self.length, self.segment)
+        self.borders = self.segments + self.per_row
         self.masked = mask is not None
         self.mask_stride = 0 if mask is None else mask.stride(0)
         self.sizes: dict[str, Any] = {"D": self.d, "E": self.e, "PHI": phi, "HAS_MASK": self.masked}
@@ -93,19 +98,28 @@ class Plan:
         self.tiles = {**self.sizes, "C": self.chunk, "BD": self.bd, "BE": self.be}
         # Three stages load a chunk during the one before it, two wait for it: 110 and 134 us backward, 64 x 512 tokens.
         self.tiles |= {"num_warps": 8 if self.wide else 4, "num_stages": 3}
-        self.last = (self.mask_stride, self.heads, self.segments)
+        self.last = (self.mask_stride, self.heads, self.borders)
 
     def scan(self, chunk: int, tokens: int | None = None) -> tuple[int, int, int]:
-        """What a scan in such chunks is told: the length, how many chunks that is, and how many are a segment."""
-        return self.length, triton.cdiv(self.length, chunk), (tokens or self.segment) // chunk
+        """What a scan in such chunks is told: packed sequences, the length, and how many chunks are a segment."""
+        return self.per_row, self.length, (tokens or self.segment) // chunk
 
     def unmasked(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
-        return not (self.masked or self.packed) and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
+        return not self.packed and self.length % chunk == 0 and self.whole_tiles()
+
+    def whole_tiles(self) -> bool:
+        """Whether those of whole chunks do."""
+        return not self.masked and (self.d, self.e) == (self.bd, self.be)
+
+    def chunk_options(self, chunk: int) -> dict[str, bool]:
+        """What a causal scan in such chunks is told: whole ones need no masks, the last one of a sequence may."""
+        whole = self.whole_tiles()
+        return {"UNMASKED": whole, "TAIL": whole and not self.unmasked(chunk)}
 
     def forward_tiles(self) -> dict[str, Any]:
         """How the causal forward is compiled."""
-        tiles = {**self.tiles, "C": self.forward_chunk, "UNMASKED": self.unmasked(self.forward_chunk)}
+        tiles = {**self.tiles, "C": self.forward_chunk, **self.chunk_options(self.forward_chunk)}
         if self.wide:  # three stages of 128 rows would not fit
             return tiles | {"num_stages": 2}
         # With few registers a third program shares a multiprocessor; where none is left it would only slow the others.
@@ -118,7 +132,7 @@ class Plan:
         return {"C": self.chunk, "PIECE": piece, "PIECES": columns // piece, "num_warps": 4, "num_stages": 2}
 
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
-        """Programs of a scan: one for each segment, batch row and piece of a head."""
+        """Programs of a scan: one for each segment, or slot for one, batch row and piece of a head."""
         return 1 if self.in_sequence else self.segments, self.batch, self.heads * pieces
 
     def launches(self) -> list[Launch]:
@@ -129,20 +143,27 @@ class Plan:
         after = range(self.segments - 1 if self.in_sequence else 0)
         return [Launch(0, self.segment, 0), *(Launch(1, self.segment * 2**count, count) for count in after)]
 
-    def chunks(self) -> tuple[Tensor | None, tuple[int, int, int]]:
-        """Where every chunk is a program by itself: the chunks of packed sequences, and the grid."""
+    def chunks(self) -> tuple[int, int, int]:
+        """The grid where every chunk is a program by itself."""
         if self.cu_seqlens is None:
-            return None, (triton.cdiv(self.length, self.chunk), self.batch, self.heads)
-        blocks = blocks_of(self.cu_seqlens, self.length, self.chunk)
-        return blocks, (blocks.shape[0], 1, self.heads)
+            return triton.cdiv(self.length, self.chunk), self.batch, self.heads
+        return slots_of(self.cu_seqlens, self.length, self.chunk), self.batch, self.heads
 
     def strides(self, *tensors: Tensor) -> list[int]:
         """Of batch, time and head, tensor after tensor; of packed ones the token's stands in for that of the batch."""
         return [stride for x in tensors for stride in (x.stride(1 if self.packed else 0), *x.stride()[1:3])]
 
-    def states(self, like: Tensor, count: int) -> Tensor:
-        """Uninitialised float32 states [B, H, count, D, E]."""
-        return torch.empty((self.batch, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
+    def states(self, like: Tensor, rows: int, count: int) -> Tensor:
+        """Uninitialised float32 states [rows, H, count, D, E]."""
+        return torch.empty((rows, self.heads, count, self.d, self.e), dtype=torch.float32, device=like.device)
+
+    def empty_borders(self, like: Tensor) -> Tensor:
+        """Uninitialised states at the borders of the segments: [B, H, P + 1, D, E], packed [1, H, P + N, D, E]."""
+        return self.states(like, self.batch, self.borders)
+
+    def empty_totals(self, like: Tensor) -> Tensor:
+        """Uninitialised states of whole sequences: [B, H, 1, D, E], packed [N, H, 1, D, E]."""
+        return self.states(like, self.sequences, 1)
 
     def sums(
         self,
@@ -150,15 +171,23 @@ class Plan:
         y: Tensor,
         mask: Tensor | None,
         backward: bool,
+        wanted: str,
         rotation: Rotation = NO_ROTATION,
     ) -> Tensor:
-        """Σ φ(x)ᵀy over each segment: [B, H, P, D, E]."""
-        sums = self.states(x, self.segments)
+        """Σ φ(x)ᵀy over each of the `wanted` segments: [B, H, P, D, E]."""
+        sums = self.states(x, self.batch, self.segments)
         launch(segment_sums, self.grid())(
-            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(), *self.scan(self.chunk), *self.strides(x, y),
-            *self.last, **self.tiles, **rotation.options(), UNMASKED=self.unmasked(self.chunk), REVERSED=not backward,
+            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(self.packed), *self.scan(self.chunk),
+            *self.strides(x, y), self.mask_stride, self.heads, self.segments, **self.tiles, **rotation.options(),
+            UNMASKED=self.unmasked(self.chunk), REVERSED=not backward, WANTED=wanted,
         )  # fmt: skip
         return sums
+
+    def _of_sums(self) -> tuple[Any, ...]:
+        """What kernels over the sums of all segments are told, and the grid: of pairs of sequence and head."""
+        size, block = self.d * self.e, 1024
+        told = (self.cu_seqlens, self.per_row, self.segment, self.heads, self.segments, size)
+        return told, (self.sequences * self.heads, triton.cdiv(size, block)), block
 
     def total(
         self,
@@ -170,28 +199,47 @@ class Plan:
         rotation: Rotation = NO_ROTATION,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """start + Σ φ(x)ᵀy over the whole sequence [B, H, 1, D, E], rounded as x is, and `other` rounded likewise."""
-        total = self.states(x, 1)
+        total = self.empty_totals(x)
         rounded = torch.empty_like(total, dtype=x.dtype)
         other_rounded = None if other is None else torch.empty_like(total, dtype=x.dtype)
-        size, block = self.d * self.e, 1024
-        total_of_segments[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, other is not None, rotation), start, total, rounded, other, other_rounded,
-            self.segments, size, start is not None, other is not None, block,
+        told, grid, block = self._of_sums()
+        total_of_segments[grid](
+            self.sums(x, y, mask, other is not None, "all", rotation), start, total, rounded, other, other_rounded,
+            *told, start is not None, other is not None, self.packed, block,
         )  # fmt: skip
         return total, rounded, other_rounded
 
-    def boundaries(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
-        """The boundary states of the segments [B, H, P + 1, D, E], scanned forward from `start` or backward."""
-        boundaries = self.states(x, self.segments + 1)
+    def scanned(self, x: Tensor, y: Tensor, mask: Tensor | None, start: Tensor | None, backward: bool) -> Tensor:
+        """The states at the borders of the segments, from `start` on, forward or backward.
+
+        Those that the scan writes which reads them are left out, and a first one that is zero.
+        """
+        borders = self.empty_borders(x)
         if self.in_sequence:
             if start is not None:
-                boundaries[:, :, self.segments if backward else 0] = start
-            return boundaries  # the scan itself writes the others
-        size, block = self.d * self.e, 1024
-        scan_segments[(self.batch * self.heads, triton.cdiv(size, block))](
-            self.sums(x, y, mask, backward), start, boundaries, self.segments, size, start is None, backward, block
-        )
-        return boundaries
+                borders[:, :, self.segments if backward else 0] = start
+            return borders
+        told, grid, block = self._of_sums()
+        sums = self.sums(x, y, mask, backward, "but the first" if backward else "but the last")
+        scan_segments[grid](sums, start, borders, *told, start is None, backward, self.packed, block)
+        return borders
+
+    def at_ends(self, states: Tensor) -> Tensor:
+        """Of the states that a call returns those at the ends of sequences: [B, H, D, E], packed [N, H, D, E]."""
+        if self.cu_seqlens is None or not self.causal:
+            return states[:, :, -1]
+        return states[0, :, self._packed_borders(self.cu_seqlens)[1]].transpose(0, 1)
+
+    def at_starts(self, states: Tensor) -> Tensor:
+        """Likewise before their first tokens."""
+        if self.cu_seqlens is None or not self.causal:
+            return states[:, :, 0]
+        return states[0, :, self._packed_borders(self.cu_seqlens)[0]].transpose(0, 1)
+
+    def _packed_borders(self, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the last border of each packed sequence [N]: it has one more than segments."""
+        starts = cu_seqlens[:-1] // self.segment + 2 * torch.arange(self.per_row, device=cu_seqlens.device)
+        return starts, starts + (cu_seqlens.diff() + self.segment - 1) // self.segment
 
 
 def _doublings(segment: int, length: int) -> int:
@@ -200,6 +248,18 @@ def _doublings(segment: int, length: int) -> int:
     while segment * 2**count < length:
         count += 1
     return count
+
+
+def _segment_of_packed(length: int, segments: int, longest: int | None) -> int:
+    """Tokens of a segment of packed sequences whose mean length is this, if so many of them are wanted.
+
+    A power of two, again by comparison. Where sequences need no cut, it is one that most of them fit, and long enough
+    that states at borders are few beside tokens.
+    """
+    wanted, size = (2 * length, _SHORTEST_UNCUT) if segments == 1 else (triton.cdiv(length, segments), _LONGEST_CHUNK)
+    while size < wanted and size != longest:
+        size *= 2
+    return size
 
 
 def _chunk(length: int, longest: int) -> int:

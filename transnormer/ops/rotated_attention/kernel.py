@@ -47,6 +47,7 @@ def _op(
     inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     seeds: Tensor | None,
     kind: str,
     causal: bool,
@@ -63,9 +64,10 @@ def _op(
         q, k = rotate._op(q, k, positions, inverse_frequencies, reflection, phi)
         phi, rotation = _IDENTITY, NO_ROTATION
     if kind == "norm":
-        out, boundaries, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, rotation)
+        out, boundaries, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, rotation, cu_seqlens)
     else:
-        out, squares = diag.attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, rotation)
+        options = (dropout_p, causal, block_size, kind, squared, rotation, cu_seqlens)
+        out, squares = diag.attended(q, k, v, mask, seeds, *options)
         boundaries = _nothing(out)
     return (out, squares, boundaries, q, k) if keeps else (out, squares, boundaries, _nothing(q), _nothing(q))
 
@@ -82,13 +84,13 @@ def _rotates_on_load(q: Tensor, kind: str, causal: bool) -> bool:
 
 @_op.register_fake
 def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *_, mask, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
+    *_, mask, cu_seqlens, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
     q = qkv[:, :, 0]
     out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), empty_square_sums(q, squared)
     boundaries = _nothing(out)
     if kind == "norm":
-        plan = Plan(q, q, mask, causal, phi)
-        boundaries = plan.states(q, plan.segments + 1 if causal else 1)
+        plan = Plan(q, q, mask, causal, phi, cu_seqlens)
+        boundaries = plan.empty_borders(q) if causal else plan.empty_totals(q)
     if not keeps:
         return out, squares, boundaries, _nothing(q), _nothing(q)
     return out, squares, boundaries, torch.empty_like(out), torch.empty_like(out)
@@ -101,6 +103,7 @@ def _backward_op(
     inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     seeds: Tensor | None,
     boundaries: Tensor,
     yq: Tensor,
@@ -122,9 +125,11 @@ def _backward_op(
     dq, dk, dv = dqkv.unbind(dim=2)
     dyq, dyk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     if kind == "norm":
-        norm.backward_into((dyq, dyk, dv), yq, yk, v, do, None, boundaries, mask, False, causal, _IDENTITY)
+        call = (boundaries, mask, False, causal, _IDENTITY, cu_seqlens)
+        norm.backward_into((dyq, dyk, dv), yq, yk, v, do, None, *call)
     else:
-        diag.backward_into((dyq, dyk, dv), yq, yk, v, do, mask, seeds, dropout_p, causal, block_size, kind)
+        options = (dropout_p, causal, block_size, kind, cu_seqlens)
+        diag.backward_into((dyq, dyk, dv), yq, yk, v, do, mask, seeds, *options)
     if phi == _IDENTITY:  # then the rotation's backward wants what the forward returned
         q, k = yq, yk
     dfrequencies = rotate.backward_into(
@@ -150,10 +155,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _differentiate(ctx: Any, do: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if do is None:
-        return (None,) * 13
+        return (None,) * 14
     learned = ctx.needs_input_grad[2]
     dqkv, dfrequencies = _backward_op(*ctx.saved_tensors, do, *ctx.call, learned)
-    return dqkv, None, dfrequencies if learned else None, *(None,) * 10
+    return dqkv, None, dfrequencies if learned else None, *(None,) * 11
 
 
 _op.register_autograd(_differentiate, setup_context=_save)
@@ -169,6 +174,7 @@ def rotated_attention(
     feature_map: str,
     reflection: Tensor | None,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None,
     block_size: int,
     dropout_p: float,
     square_sums: bool,
@@ -185,6 +191,7 @@ def rotated_attention(
         inverse_frequencies.float().contiguous(),
         reflection,
         as_mask_bytes(mask),
+        cu_seqlens,
         seeds,
         kind,
         causal,
