@@ -12,7 +12,7 @@ from transnormer.bench import cases, peers
 from transnormer.bench.attention_ops import attention_op, folded_op, packed_rows, unfolded
 from transnormer.bench.cases import CASES, FULL_SOFTMAX, PACKED, PACKED_CASES, named_peers
 from transnormer.bench.gpu_ops import OURS
-from transnormer.bench.ops_summary import COLUMNS, summarise, table
+from transnormer.bench.ops_summary import COLUMNS, legend, summarise, table
 from transnormer.bench.peers import PEERS, able_peers, peer_versions
 from transnormer.bench.shapes import SHAPES, floor_microseconds, goal_microseconds
 from transnormer.cli.lists import choose_names
@@ -188,6 +188,15 @@ def test_the_best_peer_of_each_pass_is_found_and_named():
     assert lines[0][6:8] == ["compile 100.0", "0.40"]
     assert lines[0][-2:] == ["fla-chunk 329.0", "0.36"]
     assert lines[1][-5:] == ["–"] * 5
+
+
+def test_the_peer_of_packed_sequences_is_the_same_op_on_them_apart():
+    packed = {**row("triton", 44.0, 130.0), "case": "norm causal packed"}
+    others = [row("triton-folded", 30.0, 90.0), {**row("triton", 1.0, 1.0), "shape": "LM 16x2048"}]
+    entry = summarise([row("triton", 40.0, 120.0), *others, packed], BANDWIDTH)[-1]
+    assert (entry["forward"]["best_peer"], entry["forward"]["x_best_peer"]) == ("apart", pytest.approx(1.1))
+    assert "apart, as rows" in legend([entry])
+    assert "apart" not in legend([{**entry, "case": "norm causal"}])
 
 
 def test_without_a_peer_there_is_no_ratio():

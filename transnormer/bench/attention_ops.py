@@ -8,7 +8,7 @@ follows: Linear(o / rms(o)) = Linear(o) / rms(o). Compiled inference does that, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.bench.cases import DIAG_CASES, FULL_SOFTMAX, NORM_CASES, PACKED, PACKED_CASES
-from transnormer.ops import diag_attention, norm_attention, normed_attention, rms_norm
+from transnormer.ops import PackedBounds, diag_attention, norm_attention, normed_attention, packed_bounds, rms_norm
 
 Op = Callable[..., Tensor]  # q, k, v [B, T, H, D] -> [B, T, H, D], or [B, T, H·D] after a norm
 FoldedOp = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # -> [B, T, H, D] and Σo² [B, T, H]
@@ -38,26 +38,36 @@ def attention_op(case: str, backend: str) -> Op:
 
 
 def packed_rows(case: str, backend: str) -> Op:
-    """The op of a case on rows that lie one behind the other, packed; it must give what they give apart."""
+    """The op of a case on rows that lie one behind the other, packed; it must give what they give apart.
+
+    As in the layers of a model, where the row's bounds are known, and were checked once for all of them.
+    """
     op = attention_op(case, backend)
 
     def of_one_row(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        batch, length = q.shape[:2]
-        cu_seqlens = torch.arange(0, (batch + 1) * length, length, device=q.device)
-        out = op(*(x.flatten(0, 1)[None] for x in (q, k, v)), cu_seqlens=cu_seqlens)
-        return out[0].unflatten(0, (batch, length))
+        one_row = [x.flatten(0, 1)[None] for x in (q, k, v)]
+        out = op(*one_row, cu_seqlens=_bounds_of_rows(*q.shape[:2], q.device))
+        return out[0].unflatten(0, q.shape[:2])
 
     return of_one_row
 
 
-def _norm(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str, cu_seqlens: Tensor | None = None) -> Tensor:
+@cache
+def _bounds_of_rows(batch: int, length: int, device: torch.device) -> PackedBounds:
+    row = torch.empty(1, batch * length, device=device)
+    return packed_bounds(torch.arange(0, row.numel() + 1, length), row)
+
+
+def _norm(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, backend: str, cu_seqlens: PackedBounds | None = None
+) -> Tensor:
     out = normed_attention(q, k, v, causal=causal, cu_seqlens=cu_seqlens, backend=backend)
     assert isinstance(out, Tensor)
     return out.flatten(-2)
 
 
 def _diag(
-    q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str, cu_seqlens: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str, cu_seqlens: PackedBounds | None = None
 ) -> Tensor:
     out = diag_attention(q, k, v, causal=causal, block_size=BLOCK, kind=kind, cu_seqlens=cu_seqlens, backend=backend)
     return rms_norm(out.flatten(-2), backend=backend) if kind == "rela" else out

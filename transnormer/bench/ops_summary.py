@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transnormer.bench.cases import PACKED, PACKED_CASES
 from transnormer.bench.gpu_ops import OURS
 from transnormer.bench.shapes import PASSES, floor_microseconds, goal_microseconds
 from transnormer.markdown import markdown_table
@@ -19,6 +20,8 @@ def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
             continue
         case, shape = ours["case"], ours["shape"]
         peers = [row for row in rows if (row["case"], row["shape"]) == (case, shape) and row["by"] not in OURS]
+        if case in PACKED_CASES:
+            peers += [{**row, "by": "apart"} for row in rows if _is_apart(row, ours)]
         floor = floor_microseconds(shape, bandwidth)
         goal = goal_microseconds(case, shape, floor)
         entry: Row = {"case": case, "shape": shape, "by": ours["by"]}
@@ -36,6 +39,13 @@ def summarise(rows: list[Row], bandwidth: float) -> list[Row]:
     return summary
 
 
+def _is_apart(row: Row, packed: Row) -> bool:
+    """Whether a row of the benchmark has what one of packed sequences has, as rows of a batch."""
+    return row["case"] == packed["case"].removesuffix(PACKED) and all(
+        row[key] == packed[key] for key in ("shape", "by")
+    )
+
+
 def _against_best(ours: float, key: str, peers: list[Row]) -> Row:
     """The fastest peer that computes the op, and our time as a multiple of its time."""
     able = [row for row in peers if key in row]
@@ -45,7 +55,8 @@ def _against_best(ours: float, key: str, peers: list[Row]) -> Row:
     return {"best_peer": best["by"], "best_peer_us": best[key], "x_best_peer": ours / best[key]}
 
 
-LEGEND = "x floor, x peer: our time as a multiple."
+_LEGEND = "x floor, x peer: our time as a multiple."
+_LEGEND_OF_PACKED = "The peer of packed sequences is ours on the same ones apart, as rows of a batch."
 _OF_A_PASS = ("us", "x floor", "goal", "best peer us", "x peer")
 COLUMNS = ["case", "shape", "ours", *(f"{each}{column}" for each in ("fwd ", "fwd+bwd ") for column in _OF_A_PASS)]
 
@@ -70,6 +81,12 @@ def table(summary: list[Row]) -> list[list[str]]:
     return lines
 
 
+def legend(summary: list[Row]) -> str:
+    """What the columns of a table mean."""
+    packed = any(entry["case"] in PACKED_CASES for entry in summary)
+    return f"{_LEGEND} {_LEGEND_OF_PACKED}" if packed else _LEGEND
+
+
 def markdown(summary: list[Row]) -> str:
     """The summary as a page beside its record."""
-    return f"{markdown_table(COLUMNS, table(summary), texts=3)}\n\n{LEGEND}"
+    return f"{markdown_table(COLUMNS, table(summary), texts=3)}\n\n{legend(summary)}"

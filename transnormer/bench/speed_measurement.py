@@ -19,7 +19,6 @@ from transnormer.bench.settings import SETTINGS
 from transnormer.bench.speed_models import STEPS_AT_ONCE, FixedBatch, build_model, run_config
 from transnormer.bench.timing import median_seconds, require_device
 from transnormer.bench.tuning import tune_one_at_a_time
-from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.step.execution import CannotRun, Execution
 from transnormer.step.training import TrainingStep
 from transnormer.tasks.contract import Batch
@@ -52,7 +51,7 @@ class Training:
     def __init__(self, wanted: Measurement) -> None:
         setting = SETTINGS[wanted.setting]
         self.wanted = wanted
-        self.model = build_model(setting, wanted.method, wanted.length).to(wanted.device)
+        self.model = build_model(setting, wanted.method, wanted.length, wanted.device)
         self.feeds = FixedBatch(setting, wanted.length)
         config = run_config(setting, wanted.length, wanted.gradient_checkpointing)
         self.step = TrainingStep(self.model, self.feeds, config, wanted.execution)
@@ -133,7 +132,7 @@ class Inference:
     def __init__(self, wanted: Measurement) -> None:
         setting = SETTINGS[wanted.setting]
         self.wanted = wanted
-        self.model = build_model(setting, wanted.method, wanted.length).to(wanted.device).eval()
+        self.model = build_model(setting, wanted.method, wanted.length, wanted.device).eval()
         self.ids = FixedBatch(setting, wanted.length).batch["input_ids"].to(wanted.device)
         self._logits = wanted.execution.compile(lambda: self.model(input_ids=self.ids).logits)
         self.run = wanted.execution.prepare(self._forward)
@@ -223,21 +222,20 @@ def _peak_bytes(made: Training | Inference, device: torch.device) -> int | None:
 
 @torch.no_grad()
 def check_model(setting_name: str, method: str, execution: Execution) -> None:
-    """The gate of a method: on a short input the model gives what it gives in float64 on the CPU."""
+    """The gate of a method: on a short input the model gives what plain PyTorch gives in float64."""
     setting = SETTINGS[setting_name]
     wanted = Measurement(setting_name, method, 256, "inference", execution)
-    model = build_model(setting, method, wanted.length).eval()
-    ids = FixedBatch(setting, wanted.length).batch["input_ids"][:2]
-    expected = model.double()(input_ids=ids).logits
+    model = build_model(setting, method, wanted.length, execution.device).eval()
+    ids = FixedBatch(setting, wanted.length).batch["input_ids"][:2].to(execution.device)
+    expected = model.double()(input_ids=ids).logits  # a dtype that no kernel of ours takes
     with execution.autocast():
-        logits = model.float().to(execution.device)(input_ids=ids.to(execution.device)).logits
-    _require(_relative(logits.double().cpu(), expected), wanted, "float64")
+        logits = model.float()(input_ids=ids).logits
+    _require(_relative(logits.double(), expected), wanted, "float64")
 
 
 def parameters(setting_name: str, method: str, length: int) -> int:
     """The number of parameters of a method in a setting, without making them."""
-    with torch.device("meta"):
-        model: TransNormerPreTrainedModel = build_model(SETTINGS[setting_name], method, length)
+    model = build_model(SETTINGS[setting_name], method, length, "meta")
     return sum(parameter.numel() for parameter in model.parameters())
 
 

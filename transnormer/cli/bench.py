@@ -118,7 +118,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
         choose_names("--peers", name, PEERS)
     load_torch()
     from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
-    from transnormer.bench.ops_summary import COLUMNS, LEGEND, markdown, summarise, table
+    from transnormer.bench.ops_summary import COLUMNS, legend, markdown, summarise, table
     from transnormer.bench.peers import able_peers, peer_versions
     from transnormer.bench.record import recorded, write_record, write_table
     from transnormer.bench.timing import require_device
@@ -143,7 +143,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
         print_note(f"{row['case']}  {row['shape']}  {row['by']}  {_ops_note(row)}")
     summary = summarise(rows, bandwidth)
     print_table(COLUMNS, table(summary))
-    print_text(LEGEND)
+    print_text(legend(summary))
     if out:
         write_record(out, "ops", settings, rows, summary=summary)
         print_text(f"written to {out} and {write_table(out, markdown(summary))}")
