@@ -44,6 +44,7 @@ def test_greedy_generation_equals_the_parallel_forward():
 
 @pytest.mark.parametrize("method", ["t1", "t2"])
 def test_packed_sequences_have_the_loss_and_gradients_of_rows_apart(method):
+    """As near float32 as they are: both round to bfloat16, in chunks and blocks that begin elsewhere."""
     lengths = [300, 1, 64, 135, 12]
     torch.manual_seed(0)
     model = tn.TransNormerForCausalLM(tn.preset(f"{method}-tiny", num_hidden_layers=2)).cuda()
@@ -51,16 +52,20 @@ def test_packed_sequences_have_the_loss_and_gradients_of_rows_apart(method):
     weights = torch.randn(sum(lengths), 1, device="cuda")
     bounds = torch.tensor([0, *lengths], device="cuda").cumsum(0)
 
-    def gradients(forward) -> dict[str, torch.Tensor]:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+    def gradients(forward, half: bool = True) -> dict[str, torch.Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
             logits = forward()
         grads = torch.autograd.grad((logits[0].float() * weights).mean(), list(model.parameters()))
         return {"logits": logits.float()} | {
             name: grad for (name, _), grad in zip(model.named_parameters(), grads, strict=True)
         }
 
+    def apart() -> torch.Tensor:
+        return torch.cat([model(row).logits for row in ids.split(lengths, dim=1)], dim=1)
+
     packed = gradients(lambda: model(ids, cu_seqlens=bounds).logits)
-    apart = gradients(lambda: torch.cat([model(row).logits for row in ids.split(lengths, dim=1)], dim=1))
-    for name, expected in apart.items():
-        error = (packed[name] - expected).norm() / expected.norm().clamp(min=1e-6)
-        assert error < 3e-2, f"{name}: {error:.2e}"
+    exact, rounded = gradients(apart, half=False), gradients(apart)
+    for name, expected in exact.items():
+        size = expected.norm().clamp(min=1e-6)
+        error, allowed = (packed[name] - expected).norm() / size, (rounded[name] - expected).norm() / size
+        assert error < max(1.5 * allowed, 1e-3), f"{name}: {error:.2e}, apart {allowed:.2e}"

@@ -32,6 +32,7 @@ from transnormer.ops.feed_forward import kernel as mlp
 from transnormer.ops.kernels import shared_memory
 from transnormer.ops.linear_cross_entropy import kernel as cross_entropy
 from transnormer.ops.norm_attention import kernel as norm
+from transnormer.ops.packed import PackedBounds
 from transnormer.ops.random_features import kernel as features
 from transnormer.ops.rms_norm import kernel as rms
 from transnormer.ops.rotate import kernel as rotation
@@ -121,7 +122,7 @@ def attention_cases(every: bool) -> Cases:
                 batch, length, heads, d = shape
                 mask = torch.ones(batch, length) if everything else None
                 state = tensors((batch, heads, d, d), dtype=torch.float32)[0] if everything else None
-                options = {"causal": causal, "feature_map": "1+elu", "mask": mask, "cu_seqlens": None, "state": state}
+                options = {"causal": causal, "feature_map": "1+elu", "mask": mask, "bounds": None, "state": state}
                 call = partial(norm.norm_attention, q, k, v, return_state=True, **options)
                 differentiated(*call(square_sums=False)[:2])
                 if everything:
@@ -146,15 +147,16 @@ def attention_cases(every: bool) -> Cases:
                 state=state,
                 return_state=True,
             )
-            differentiated(*call(cu_seqlens=torch.arange(0, 4097, 1024), square_sums=False)[:2])
+            bounds = PackedBounds(torch.arange(0, 4097, 1024), 4096)
+            differentiated(*call(bounds=bounds, square_sums=False)[:2])
 
         yield f"norm packed {'causal' if causal else 'full'} {'x'.join(map(str, shape))}", run_packed
 
     def run_packed_diag():
         q, k, v = tensors(*((1, 512, 4, 64),) * 3)
         call = {"causal": True, "block_size": 64, "kind": "softmax", "mask": None, "dropout_p": 0.0}
-        cu_seqlens = torch.tensor([0, 100, 512])
-        differentiated(diag.diag_attention(q, k, v, **call, cu_seqlens=cu_seqlens, square_sums=False)[0])
+        bounds = PackedBounds(torch.tensor([0, 100, 512]), 512)
+        differentiated(diag.diag_attention(q, k, v, **call, bounds=bounds, square_sums=False)[0])
 
     yield "diag packed", run_packed_diag
     alike = ((64, 64), (32, 64), (128, 64), (48, 20), (64, 128), (16, 32), (128, 128), (256, 64))
@@ -172,7 +174,7 @@ def attention_cases(every: bool) -> Cases:
                 "causal": causal,
                 "block_size": block,
                 "dropout_p": dropout,
-                "cu_seqlens": None,
+                "bounds": None,
             }
 
             def run_diag(d=d, e=e, masked=masked, squared=squared, options=options):
@@ -231,7 +233,7 @@ def rest_cases(every: bool) -> Cases:
             (qkv,) = (x.detach() for x in tensors((20, 1024, 3, 8, d)))
             reflection, mask = (torch.zeros(d), torch.ones(20, 1024)) if everything else (None, None)
             options = {"block_size": 64, "dropout_p": 0.0, "square_sums": everything, "mask": mask}
-            options |= {"cu_seqlens": None}
+            options |= {"bounds": None}
             phi = "1+elu" if kind == "norm" else "identity"
             with torch.no_grad():
                 packed.rotated_attention(

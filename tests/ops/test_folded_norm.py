@@ -15,6 +15,7 @@ from transnormer.mixers.registry import build_mixer
 from transnormer.ops import diag_attention, norm_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
+from transnormer.ops.packed import packed_bounds
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -273,14 +274,15 @@ def test_the_ops_are_what_a_compiler_is_told(squared):
     q, k, v = (x.requires_grad_() for x in tensors(*[(2, 20, 2, 16)] * 3, dtype=torch.float32, device=DEVICE))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     packed = [x.detach()[:1].requires_grad_() for x in (q, k, v)]
-    cu_seqlens = torch.tensor([0, 1, 20], device=DEVICE)
+    bounds = packed_bounds(torch.tensor([0, 1, 20], device=DEVICE), packed[0])
     for causal in (True, False):
         torch.library.opcheck(norm._op, (q, k, v, None, None, None, causal, 2, squared), test_utils=checks)
-        torch.library.opcheck(norm._op, (*packed, None, cu_seqlens, None, causal, 2, False), test_utils=checks)
+        cut = norm.bounds_of(packed[0], packed[2], causal, bounds)
+        torch.library.opcheck(norm._op, (*packed, None, cut, None, causal, 2, squared), test_utils=checks)
     seeds = torch.tensor([1, 2], device=DEVICE)
     for dropout in ((None, 0.0), (seeds, 0.1)):
         torch.library.opcheck(diag._op, (q, k, v, None, None, *dropout, True, 16, "rela", squared), test_utils=checks)
-        call = (*packed, None, cu_seqlens, *dropout, True, 16, "rela", squared)
+        call = (*packed, None, bounds.cut(16), *dropout, True, 16, "rela", squared)
         torch.library.opcheck(diag._op, call, test_utils=checks)
 
 

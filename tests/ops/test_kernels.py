@@ -159,10 +159,10 @@ def test_packed_sequences_are_cut_as_if_all_were_as_long(sequences, length, head
     from transnormer.ops.norm_attention.kernel_plan import Plan
 
     q = torch.empty((1, sequences * length, heads, d), device="meta")
-    cu_seqlens = torch.empty(sequences + 1, dtype=torch.long, device="meta")
-    plan = Plan(q, q, None, True, 0, cu_seqlens)
-    assert (plan.segment, plan.segments) == (segment, sequences * length // segment + sequences)
-    assert plan.grid()[:2] == (plan.segments, 1)
+    plan = Plan(q, q, None, True, 0, torch.empty(2, sequences + 1, dtype=torch.int32, device="meta"))
+    assert plan.cuts == (segment,)
+    assert plan.segments == sequences * length // segment + sequences
+    assert plan.grid() == (plan.segments * heads, 1, 1)
 
 
 @pytest.mark.parametrize("length", [1, 64, 4096, 4097, 8192, 10_000, 100_000])

@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
-from transnormer.ops.packed import slots_of
+from transnormer.ops.packed import most_parts, packed_bounds
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -104,14 +104,15 @@ def test_diag_attention_equals_separate_calls(lengths, causal, kind, block):
 @on_the_cpu
 @settings(max_examples=200, deadline=None)
 @given(lengths=LENGTHS, size=st.sampled_from([1, 4, 64, 100]))
-def test_there_are_slots_for_all_parts_of_all_sequences(lengths, size):
-    """By the rule that kernels follow: those of sequence n begin at ⌊its first token / size⌋ + n."""
-    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
-    total, free = sum(lengths), 0
-    for sequence, (first, length) in enumerate(zip(cu_seqlens.tolist(), lengths, strict=False)):
-        assert first // size + sequence in (free, free + 1)
-        free = first // size + sequence + -(-length // size)
-    assert free <= slots_of(cu_seqlens, total, size) <= free + 1
+def test_parts_are_counted_and_have_enough_slots(lengths, size):
+    bounds = packed_bounds(torch.tensor([0, *lengths]).cumsum(0), torch.empty(1, sum(lengths)))
+    begins, before, tokens = bounds.cut(size, 1)
+    parts = [-(-length // size) for length in lengths]
+    assert before.diff().tolist() == parts
+    assert begins.tolist() == tokens.tolist() == bounds.cu_seqlens.tolist()
+    assert before[0] == 0
+    assert sum(parts) <= most_parts(bounds.cut(size), sum(lengths), size)
+    assert bounds.cut(size) is bounds.cut(size)
 
 
 # Few pairs of sequence and head are cut into parts of time, many are not; wide heads have kernels of their own.

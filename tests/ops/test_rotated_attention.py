@@ -17,6 +17,7 @@ from transnormer.mixers.registry import build_mixer
 from transnormer.ops import rotated_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
+from transnormer.ops.packed import packed_bounds
 from transnormer.ops.rotate.reference import rotate_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -128,6 +129,7 @@ def test_kernels(case, everything, keeps, monkeypatch):
 
 @with_kernels
 def test_the_op_is_well_formed():
+    from transnormer.ops.norm_attention import kernel as norm
     from transnormer.ops.rotated_attention import kernel
 
     x = {name: values.float() for name, values in inputs(2, 20, 2, 16, DEVICE).items()}
@@ -144,10 +146,12 @@ def test_the_op_is_well_formed():
             for keeps, squared in ((True, False), (False, True)):
                 call = (dropout[0], kind, causal, phi, BLOCK, dropout[1], keeps, squared)
                 torch.library.opcheck(kernel._op, (*leaves, None, None, *call), test_utils=checks)
-    one_row, bounds = x["qkv"].detach().flatten(0, 1)[None].requires_grad_(), torch.tensor([0, 13, 40], device=DEVICE)
-    positions = torch.arange(40, device=DEVICE)
+    one_row, positions = x["qkv"].detach().flatten(0, 1)[None].requires_grad_(), torch.arange(40, device=DEVICE)
+    bounds = packed_bounds(torch.tensor([0, 13, 40], device=DEVICE), one_row)
     for kind, causal in (("norm", True), ("norm", False), ("softmax", True)):
-        call = (one_row, positions, *leaves[2:], None, bounds, None, kind, causal, 0, BLOCK, 0.0, True, False)
+        one = one_row[:, :, 0]
+        cut = norm.bounds_of(one, one, causal, bounds) if kind == "norm" else bounds.cut(BLOCK)
+        call = (one_row, positions, *leaves[2:], None, cut, None, kind, causal, 0, BLOCK, 0.0, True, False)
         torch.library.opcheck(kernel._op, call, test_utils=checks)
 
 

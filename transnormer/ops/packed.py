@@ -7,9 +7,10 @@ the one row are those of flash-attention and flash-linear-attention.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transnormer.errors import ConfigError
@@ -23,6 +24,18 @@ class PackedBounds:
 
     cu_seqlens: Tensor
     length: int
+    _cuts: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+
+    def cut(self, *sizes: int) -> Tensor:
+        """Where sequences begin, then for each size how many parts of it there are before them: int32 [.., N + 1].
+
+        It is what kernels find their sequence by, and made once.
+        """
+        if sizes not in self._cuts:
+            parts = [(self.cu_seqlens.diff() + size - 1) // size for size in sizes]
+            counted = [F.pad(part.cumsum(dim=0), (1, 0)) for part in parts]
+            self._cuts[sizes] = torch.stack([self.cu_seqlens, *counted]).int()
+        return self._cuts[sizes]
 
 
 def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
@@ -34,17 +47,21 @@ def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
     >>> tn.ops.diag_attention(q, k, v, causal=True, cu_seqlens=bounds).shape
     torch.Size([1, 100, 4, 16])
     """
-    return PackedBounds(checked_cu_seqlens("packed_bounds", cu_seqlens, x, None, x.shape[1]), x.shape[1])
+    return checked_bounds("packed_bounds", cu_seqlens, x, None)
 
 
-def checked_cu_seqlens(
-    op: str, cu_seqlens: Tensor | PackedBounds, x: Tensor, mask: Tensor | None, length: int
-) -> Tensor:
-    """`cu_seqlens` where x [1, ..., ...] is, of a row of `length` tokens, or an error of `op`.
+def checked_bounds(op: str, cu_seqlens: Tensor | PackedBounds, x: Tensor, mask: Tensor | None) -> PackedBounds:
+    """The bounds of the row x [1, T, ...], or an error of `op`."""
+    length = x.shape[1]
+    if not isinstance(cu_seqlens, PackedBounds):
+        return PackedBounds(checked_cu_seqlens(op, cu_seqlens, x, mask, length), length)
+    _check_row(op, x, mask)
+    if cu_seqlens.length != length:
+        raise ConfigError(f"{op}: these bounds are of a row of {cu_seqlens.length} tokens, and T is {length}")
+    return cu_seqlens
 
-    What it says is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
-    in a compiled function, a wrong one stops the device instead.
-    """
+
+def _check_row(op: str, x: Tensor, mask: Tensor | None) -> None:
     if x.shape[0] != 1:
         raise ConfigError(
             f"{op}: with cu_seqlens all sequences are one row, but B is {x.shape[0]}",
@@ -52,10 +69,15 @@ def checked_cu_seqlens(
         )
     if mask is not None:
         raise ConfigError(f"{op}: cu_seqlens and mask exclude each other", "leave padding out of a packed row")
-    if isinstance(cu_seqlens, PackedBounds):
-        if cu_seqlens.length != length:
-            raise ConfigError(f"{op}: these bounds are of a row of {cu_seqlens.length} tokens, and T is {length}")
-        return cu_seqlens.cu_seqlens
+
+
+def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, length: int) -> Tensor:
+    """`cu_seqlens` where x [1, ..., ...] is, of a row of `length` tokens, or an error of `op`.
+
+    What it says is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
+    in a compiled function, a wrong one stops the device instead.
+    """
+    _check_row(op, x, mask)
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         got = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
         raise ConfigError(f"{op}: cu_seqlens must be a tensor of int32 or int64, got {got}", _WHAT_IT_IS)
@@ -87,11 +109,11 @@ def sequence_of_tokens(cu_seqlens: Tensor, length: int) -> Tensor:
     return torch.searchsorted(cu_seqlens, torch.arange(length, device=cu_seqlens.device), right=True) - 1
 
 
-def sequences_in(cu_seqlens: Tensor | None) -> int:
-    """How many sequences a row of the batch has."""
-    return 1 if cu_seqlens is None else cu_seqlens.shape[0] - 1
+def sequences_in(bounds: Tensor | None) -> int:
+    """How many sequences a row of the batch has, by what `PackedBounds.cut` gave."""
+    return 1 if bounds is None else bounds.shape[1] - 1
 
 
-def slots_of(cu_seqlens: Tensor, length: int, size: int) -> int:
-    """How many slots parts of `size` tokens of all sequences have; `ops.kernels.packed` says which is whose."""
-    return length // size + sequences_in(cu_seqlens)
+def most_parts(bounds: Tensor, length: int, size: int) -> int:
+    """How many parts of `size` tokens the sequences of a row can have in all."""
+    return length // size + sequences_in(bounds)

@@ -12,7 +12,7 @@ from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.autocast import in_autocast_dtype
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention.chunked import block_attention
-from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequences
+from transnormer.ops.packed import PackedBounds, checked_bounds, sequences
 from transnormer.ops.shapes import (
     check_block_size,
     check_dropout,
@@ -96,8 +96,7 @@ def diag_attention(
         raise ConfigError(f"diag_attention: unknown kind '{kind}'", did_you_mean(kind, KINDS))
     check_block_size("diag_attention", block_size)
     check_dropout("diag_attention", dropout_p)
-    if cu_seqlens is not None:
-        cu_seqlens = checked_cu_seqlens("diag_attention", cu_seqlens, q, mask, q.shape[1])
+    bounds = None if cu_seqlens is None else checked_bounds("diag_attention", cu_seqlens, q, mask)
     call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size}
     if choose("diag_attention", _KERNEL, backend, q.device, **call).backend == "triton":
         assert _KERNEL is not None
@@ -110,7 +109,7 @@ def diag_attention(
             block_size=block_size,
             kind=kind,
             mask=mask,
-            cu_seqlens=cu_seqlens,
+            bounds=bounds,
             dropout_p=dropout_p,
             square_sums=return_square_sums and not torch.is_grad_enabled(),
         )
@@ -119,10 +118,10 @@ def diag_attention(
         attend = partial(
             block_attention, causal=causal, block_size=block_size, kind=kind, mask=mask, dropout_p=dropout_p
         )
-        if cu_seqlens is None:
+        if bounds is None:
             out = attend(q, k, v)
         else:
-            out = torch.cat([attend(*sequence) for sequence in sequences(cu_seqlens, q, k, v)], dim=1)
+            out = torch.cat([attend(*sequence) for sequence in sequences(bounds.cu_seqlens, q, k, v)], dim=1)
         out, sums = zero_padding(out, mask), None
     if not return_square_sums:
         return out

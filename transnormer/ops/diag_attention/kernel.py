@@ -5,6 +5,7 @@ No log-sum-exp, no float32 dq and no second pass: forward moves 4 tensors, backw
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from transnormer.ops.kernels.launch import (
 )
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import shared_memory_bytes
-from transnormer.ops.packed import sequences_in, slots_of
+from transnormer.ops.packed import PackedBounds, most_parts, sequences_in
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
 
@@ -118,12 +119,13 @@ def _dropout(seeds: Tensor | None, dropout_p: float) -> tuple[Tensor | None, int
     return seeds, min(int(dropout_p * 2**32), 2**32 - 1), 1 / (1 - dropout_p)
 
 
-def _grid(q: Tensor, cu_seqlens: Tensor | None, block_size: int) -> tuple[int, int, int]:
-    """A program for each block; packed sequences have slots for them."""
+def _grid(q: Tensor, bounds: Tensor | None, block_size: int, together: int = 1) -> tuple[int, int, int]:
+    """A program for each block in so many heads; packed sequences have slots for them."""
     batch, length, heads, _ = q.shape
-    if cu_seqlens is None:
-        return triton.cdiv(length, block_size), batch, heads
-    return slots_of(cu_seqlens, length, block_size), 1, heads
+    programs = heads // together
+    if bounds is None:
+        return triton.cdiv(length, block_size), batch, programs
+    return most_parts(bounds, length, block_size) * programs, 1, 1
 
 
 @kernel_op("transnormer::diag_attention")
@@ -132,7 +134,7 @@ def _op(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
     causal: bool,
@@ -141,7 +143,7 @@ def _op(
     squared: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output, and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NO_ROTATION, cu_seqlens)
+    return attended(q, k, v, mask, seeds, dropout_p, causal, block_size, kind, squared, NO_ROTATION, bounds)
 
 
 def attended(
@@ -156,18 +158,18 @@ def attended(
     kind: str,
     squared: bool,
     rotation: Rotation,
-    cu_seqlens: Tensor | None = None,
+    bounds: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `_op`, of queries and keys that may have to be rotated."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
-    options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
     registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
-    blocks, batch, heads = _grid(q, cu_seqlens, block_size)
-    together = rotation.heads_per_program(heads, blocks * batch)
-    block_forward[blocks, batch, heads // together](
-        q, k, v, out, squares, mask, cu_seqlens, sequences_in(cu_seqlens), *_dropout(seeds, dropout_p),
+    heads = q.shape[2]
+    together = rotation.heads_per_program(heads, math.prod(_grid(q, bounds, block_size)) // heads)
+    block_forward[_grid(q, bounds, block_size, together)](
+        q, k, v, out, squares, mask, bounds, sequences_in(bounds), *_dropout(seeds, dropout_p),
         *rotation.arguments(), q.shape[1], heads, together, _scales(q, kind)[0],
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         0 if mask is None else mask.stride(0), **options, **rotation.options(), SQUARED=squared,
@@ -189,7 +191,7 @@ def _backward_op(
     v: Tensor,
     do: Tensor,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     seeds: Tensor | None,
     dropout_p: float,
     causal: bool,
@@ -197,7 +199,7 @@ def _backward_op(
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = empty_gradients(q, v)
-    backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind, cu_seqlens)
+    backward_into(gradients, q, k, v, do, mask, seeds, dropout_p, causal, block_size, kind, bounds)
     return gradients
 
 
@@ -213,15 +215,15 @@ def backward_into(
     causal: bool,
     block_size: int,
     kind: str,
-    cu_seqlens: Tensor | None = None,
+    bounds: Tensor | None = None,
 ) -> None:
     """Fill the gradients of q, k and v, of which the first two have the same strides."""
     dq, dk, dv = gradients
     do = near_rows(do)
-    options = _options(q, v, mask, block_size, kind, causal, cu_seqlens is not None)
-    block_backward[_grid(q, cu_seqlens, block_size)](
-        q, k, v, do, dq, dk, dv, mask, cu_seqlens, sequences_in(cu_seqlens), *_dropout(seeds, dropout_p), q.shape[1],
-        *_scales(q, kind),
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
+    block_backward[_grid(q, bounds, block_size)](
+        q, k, v, do, dq, dk, dv, mask, bounds, sequences_in(bounds), *_dropout(seeds, dropout_p), q.shape[1],
+        q.shape[2], *_scales(q, kind),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *do.stride()[:3], *dq.stride()[:3], *dv.stride()[:3],
         0 if mask is None else mask.stride(0),
         **_capped(options, q.dtype, seeds is not None, _BACKWARD_REGISTERS), DROPS=seeds is not None,
@@ -243,8 +245,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, do: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if do is None:
         return (None,) * 11
-    q, k, v, mask, cu_seqlens, seeds = ctx.saved_tensors
-    gradients = _backward_op(q, k, v, do, mask, cu_seqlens, seeds, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind)
+    q, k, v, mask, bounds, seeds = ctx.saved_tensors
+    gradients = _backward_op(q, k, v, do, mask, bounds, seeds, ctx.dropout_p, ctx.causal, ctx.block_size, ctx.kind)
     return *gradients, *(None,) * 8
 
 
@@ -260,7 +262,7 @@ def diag_attention(
     block_size: int,
     kind: str,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: PackedBounds | None,
     dropout_p: float,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
@@ -270,6 +272,6 @@ def diag_attention(
     """
     q, k, v = (near_rows(x) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
-    mask = as_mask_bytes(mask)
-    out, squares = _op(q, k, v, mask, cu_seqlens, seeds, dropout_p, causal, block_size, kind, square_sums)
+    mask, cut = as_mask_bytes(mask), None if bounds is None else bounds.cut(block_size)
+    out, squares = _op(q, k, v, mask, cut, seeds, dropout_p, causal, block_size, kind, square_sums)
     return out, squares if square_sums else None

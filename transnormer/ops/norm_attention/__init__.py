@@ -15,7 +15,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.chunked import bidirectional_attention, causal_attention
 from transnormer.ops.norm_attention.step import attention_step
-from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequences
+from transnormer.ops.packed import PackedBounds, checked_bounds, sequences
 from transnormer.ops.shapes import (
     accumulation_dtype,
     check_no_tangents,
@@ -65,10 +65,9 @@ def norm_attention(
     q, k, v = (in_range_of_sums(x) for x in (q, k, v))
     check_qkv("norm_attention", q, k, v, mask)
     feature_map_named(feature_map)
-    if cu_seqlens is not None:
-        cu_seqlens = checked_cu_seqlens("norm_attention", cu_seqlens, q, mask, q.shape[1])
+    bounds = None if cu_seqlens is None else checked_bounds("norm_attention", cu_seqlens, q, mask)
     if state is not None:
-        count = q.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+        count = q.shape[0] if bounds is None else len(bounds.cu_seqlens) - 1
         expected = (count, q.shape[2], q.shape[3], v.shape[3])
         if tuple(state.shape) != expected:
             raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
@@ -88,17 +87,17 @@ def norm_attention(
                 causal=causal,
                 feature_map=feature_map,
                 mask=mask,
-                cu_seqlens=cu_seqlens,
+                bounds=bounds,
                 state=state,
                 return_state=return_state,
                 square_sums=return_square_sums and not torch.is_grad_enabled(),
             )
-        elif cu_seqlens is None:
+        elif bounds is None:
             out, new_state = _attended(q, k, v, causal, feature_map, mask, state)
         else:
             results = [
                 _attended(*sequence, causal, feature_map, None, None if state is None else state[n : n + 1])
-                for n, sequence in enumerate(sequences(cu_seqlens, q, k, v))
+                for n, sequence in enumerate(sequences(bounds.cu_seqlens, q, k, v))
             ]
             out, new_state = torch.cat([out for out, _ in results], dim=1), torch.cat([new for _, new in results])
     if return_square_sums and sums is None:

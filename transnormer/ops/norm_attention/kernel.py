@@ -8,6 +8,7 @@ because nothing decays. It is stored after 4,096 tokens, 8,192, 16,384 and so on
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from transnormer.ops.norm_attention.kernel_causal import (
 )
 from transnormer.ops.norm_attention.kernel_full import full_backward, full_forward
 from transnormer.ops.norm_attention.kernel_plan import Plan
+from transnormer.ops.packed import PackedBounds
 
 MAX_HEAD_DIM = 256
 WIDEST_HEAD = 128
@@ -55,14 +57,14 @@ def _op(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     state: Tensor | None,
     causal: bool,
     phi: int,
     squared: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, the states at the borders of segments or of whole sequences, and Σ out² [B, T, H] if `squared`."""
-    return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION, cu_seqlens)
+    return attended(q, k, v, mask, state, causal, phi, squared, NO_ROTATION, bounds)
 
 
 def attended(
@@ -75,20 +77,19 @@ def attended(
     phi: int,
     squared: bool,
     rotation: Rotation,
-    cu_seqlens: Tensor | None = None,
+    bounds: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `_op`; a bidirectional attention may rotate φ(q) and φ(k) as it reads them."""
-    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
+    plan = Plan(q, v, mask, causal, phi, bounds)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
     if not causal:
         total, rounded, _ = plan.total(k, v, mask, state, rotation=rotation)
-        chunks, batch, heads = plan.chunks()
-        together = rotation.heads_per_program(heads, chunks * batch)
+        together = rotation.heads_per_program(plan.heads, math.prod(plan.chunks()) // plan.heads)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
-        launch(full_forward, (chunks, batch, heads // together))(
-            q, rounded, out, squares, mask, cu_seqlens, *rotation.arguments(plan.packed), plan.per_row, plan.length,
-            together, *plan.strides(q, out), plan.mask_stride, heads, **plan.tiles | {"num_stages": stages},
+        launch(full_forward, plan.chunks(together))(
+            q, rounded, out, squares, mask, bounds, *rotation.arguments(plan.packed), plan.per_row, plan.length,
+            together, *plan.strides(q, out), plan.mask_stride, plan.heads, **plan.tiles | {"num_stages": stages},
             **rotation.options(), SQUARED=squared, UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return out, total, squares
@@ -96,7 +97,7 @@ def attended(
     borders = plan.scanned(k, v, mask, state, backward=False)
     for step in plan.launches():
         launch(causal_forward, plan.grid())(
-            q, k, v, out, squares, borders[:, :, step.offset :], mask, cu_seqlens,
+            q, k, v, out, squares, borders[:, :, step.offset :], mask, bounds,
             *plan.scan(plan.forward_chunk, step.tokens), step.segment, *plan.strides(q, k, v, out), *plan.last,
             **plan.forward_tiles(), STARTS_AT_ZERO=state is None, HANDS_ON=plan.in_sequence, SQUARED=squared,
         )  # fmt: skip
@@ -105,8 +106,8 @@ def attended(
 
 @_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
-    cu_seqlens, _, causal, phi, squared = call
-    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
+    bounds, _, causal, phi, squared = call
+    plan = Plan(q, v, mask, causal, phi, bounds)
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     return out, plan.empty_borders(q) if causal else plan.empty_totals(q), empty_square_sums(v, squared)
 
@@ -120,14 +121,14 @@ def _backward_op(
     dfinal: Tensor | None,
     borders: Tensor,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     carried: bool,
     causal: bool,
     phi: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, and of the states that the forward returned."""
     gradients = empty_gradients(q, v)
-    dstates = backward_into(gradients, q, k, v, do, dfinal, borders, mask, carried, causal, phi, cu_seqlens)
+    dstates = backward_into(gradients, q, k, v, do, dfinal, borders, mask, carried, causal, phi, bounds)
     return *gradients, dstates
 
 
@@ -143,16 +144,16 @@ def backward_into(
     carried: bool,
     causal: bool,
     phi: int,
-    cu_seqlens: Tensor | None = None,
+    bounds: Tensor | None = None,
 ) -> Tensor:
     """Fill the gradients of q, k and v, of which the first two have the same strides; returns those of the states."""
     dq, dk, dv = gradients
-    plan = Plan(q, v, mask, causal, phi, cu_seqlens)
+    plan = Plan(q, v, mask, causal, phi, bounds)
     do = near_rows(do)
     if not causal:
         dtotal, drounded, rounded = plan.total(q, do, mask, dfinal, other=borders)
         launch(full_backward, plan.chunks())(
-            q, k, v, do, dq, dk, dv, rounded, drounded, mask, cu_seqlens, plan.per_row, plan.length,
+            q, k, v, do, dq, dk, dv, rounded, drounded, mask, bounds, plan.per_row, plan.length,
             *plan.strides(q, k, v, do, dq, dv), plan.mask_stride, plan.heads, **plan.tiles,
             UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
@@ -164,52 +165,50 @@ def backward_into(
         same_strides = q.stride() == k.stride() == v.stride() and dq.stride() == dv.stride()
         for step in reversed(plan.launches()):
             launch(causal_backward, plan.grid())(
-                q, k, v, do, dq, dk, dv, borders[:, :, step.offset :], dborders[:, :, step.offset :], mask, cu_seqlens,
+                q, k, v, do, dq, dk, dv, borders[:, :, step.offset :], dborders[:, :, step.offset :], mask, bounds,
                 *plan.scan(plan.chunk, step.tokens), step.segment, *plan.strides(q, k, v, do, dq, dv), *plan.last,
-                **plan.tiles, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence, **plan.chunk_options(plan.chunk),
-                SAME_STRIDES=same_strides,
+                **plan.tiles, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence,
+                UNMASKED=plan.unmasked(plan.chunk), SAME_STRIDES=same_strides,
             )  # fmt: skip
         return dborders
-    scan = plan.scan(plan.chunk)
+    scan, unmasked = plan.scan(plan.chunk), plan.unmasked(plan.chunk)
     by_d, by_e = plan.pieces(plan.bd), plan.pieces(plan.be)
     launch(causal_dq, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dq, borders, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes,
-        **by_d, BE=plan.be, STARTS_AT_ZERO=not carried,
+        q, k, v, do, dq, borders, mask, bounds, *scan, *plan.strides(q, k, v, do, dq), *plan.last, **plan.sizes,
+        **by_d, BE=plan.be, STARTS_AT_ZERO=not carried, UNMASKED=unmasked,
     )  # fmt: skip
     launch(causal_dk, plan.grid(by_d["PIECES"]))(
-        q, k, v, do, dk, dborders, mask, cu_seqlens, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes,
-        **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero,
+        q, k, v, do, dk, dborders, mask, bounds, *scan, *plan.strides(q, k, v, do, dk), *plan.last, **plan.sizes,
+        **by_d, BE=plan.be, ENDS_AT_ZERO=ends_at_zero, UNMASKED=unmasked,
     )  # fmt: skip
     launch(causal_dv, plan.grid(by_e["PIECES"]))(
-        q, k, do, dv, dborders, mask, cu_seqlens, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes,
-        **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence,
+        q, k, do, dv, dborders, mask, bounds, *scan, *plan.strides(q, k, do, dv), *plan.last, **plan.sizes,
+        **by_e, BD=plan.bd, ENDS_AT_ZERO=ends_at_zero, HANDS_ON=plan.in_sequence, UNMASKED=unmasked,
     )  # fmt: skip
     return dborders
 
 
 @_backward_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, borders, _mask, _cu_seqlens, _carried, _causal, _phi = call
+    *_, borders, _mask, _bounds, _carried, _causal, _phi = call
     return *empty_gradients(q, v), torch.empty_like(borders)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, mask, cu_seqlens, state, ctx.causal, ctx.phi, _ = inputs
+    q, k, v, mask, bounds, state, ctx.causal, ctx.phi, _ = inputs
     ctx.carried = state is not None
-    ctx.save_for_backward(q, k, v, mask, cu_seqlens, output[1])
+    ctx.save_for_backward(q, k, v, mask, bounds, output[1])
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, do: Tensor | None, dborders: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, cu_seqlens, borders = ctx.saved_tensors
+    q, k, v, mask, bounds, borders = ctx.saved_tensors
     if do is None:
         do = torch.zeros_like(v)
-    plan = Plan(q, v, mask, ctx.causal, ctx.phi, cu_seqlens)
+    plan = Plan(q, v, mask, ctx.causal, ctx.phi, bounds)
     dfinal = None if dborders is None else plan.at_ends(dborders).contiguous()
-    dq, dk, dv, dborders = _backward_op(
-        q, k, v, do, dfinal, borders, mask, cu_seqlens, ctx.carried, ctx.causal, ctx.phi
-    )
+    dq, dk, dv, dborders = _backward_op(q, k, v, do, dfinal, borders, mask, bounds, ctx.carried, ctx.causal, ctx.phi)
     return dq, dk, dv, None, None, plan.at_starts(dborders) if ctx.carried else None, None, None, None
 
 
@@ -224,7 +223,7 @@ def norm_attention(
     causal: bool,
     feature_map: str,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: PackedBounds | None,
     state: Tensor | None,
     return_state: bool,
     square_sums: bool,
@@ -245,7 +244,7 @@ def norm_attention(
             causal=causal,
             feature_map=feature_map,
             mask=mask,
-            cu_seqlens=cu_seqlens,
+            bounds=bounds,
             state=state,
             return_state=return_state,
             square_sums=square_sums,
@@ -257,8 +256,9 @@ def norm_attention(
     def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()
         parts = q[..., d], k[..., d], v[..., e]
-        out, states, squares = _op(*parts, mask, cu_seqlens, start, causal, code, squared)
-        memory = Plan(parts[0], parts[2], mask, causal, code, cu_seqlens).at_ends(states) if return_state else None
+        cut = bounds_of(parts[0], parts[2], causal, bounds)
+        out, states, squares = _op(*parts, mask, cut, start, causal, code, squared)
+        memory = Plan(parts[0], parts[2], mask, causal, code, cut).at_ends(states) if return_state else None
         return out, memory, squares if squared else None
 
     features, columns = _tiles(q.shape[3]), _tiles(v.shape[3])
@@ -271,6 +271,13 @@ def norm_attention(
         memories.append([memory for _, memory, _ in results if memory is not None])
     memory = torch.cat([torch.cat(rows, dim=2) for rows in memories], dim=-1) if return_state else None
     return torch.cat(outs, dim=-1), memory, None
+
+
+def bounds_of(q: Tensor, v: Tensor, causal: bool, bounds: PackedBounds | None) -> Tensor | None:
+    """The bounds of packed sequences as the kernels of such a call want them."""
+    if bounds is None:
+        return None
+    return bounds.cut(*Plan(q, v, None, causal, 0, bounds.cu_seqlens[None]).cuts)
 
 
 def _tiles(width: int) -> list[slice]:

@@ -7,39 +7,26 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(base, rows, columns, row_stride, inside, width: tl.constexpr):
-    """A tile of a tensor; what lies outside of it is zero."""
-    seen = inside[:, None] & (columns[None, :] < width)
-    return tl.load(base + rows[:, None] * row_stride + columns[None, :], mask=seen, other=0.0)
-
-
-@triton.jit
-def store_rows(base, rows, columns, row_stride, inside, width: tl.constexpr, tile):
-    seen = inside[:, None] & (columns[None, :] < width)
-    tl.store(base + rows[:, None] * row_stride + columns[None, :], tile.to(base.dtype.element_ty), mask=seen)
-
-
-@triton.jit
-def store_squares(base, rows, inside, tile, WANTED: tl.constexpr):
+def store_squares(base, local, inside, tile, WANTED: tl.constexpr):
     """Σ tile² of each row, of float32 numbers that nobody has rounded yet."""
     if WANTED:
-        tl.store(base + rows, tl.sum(tile * tile, 1), mask=inside)
+        tl.store(base + local, tl.sum(tile * tile, 1), mask=inside)
 
 
 @triton.jit
 def chunk_rows(chunk, T, MASK, batch, mask_b, C: tl.constexpr, HAS_MASK: tl.constexpr):
-    """Rows of a chunk, which of them exist, and which of those are real tokens."""
-    rows = chunk * C + tl.arange(0, C).to(tl.int64)
-    inside = rows < T
+    """The first row of a chunk, which of the rows from there on exist, and which of those are real tokens."""
+    row, local = tl.cast(chunk * C, tl.int64), tl.arange(0, C)
+    inside = local < T - chunk * C
     real = inside
     if HAS_MASK:
-        real = inside & (tl.load(MASK + batch * mask_b + rows, mask=inside, other=0) != 0)
-    return rows, inside, real
+        real = inside & (tl.load(MASK + batch * mask_b + row + local, mask=inside, other=0) != 0)
+    return row, inside, real
 
 
 @triton.jit
 def keep(tile, real, NEEDED: tl.constexpr):
-    """Zero the rows of a tile that are not real tokens (φ maps the zeros outside the sequence to something else)."""
+    """Zero the rows of a tile that are not real tokens."""
     if NEEDED:
         return tl.where(real[:, None], tile, 0.0).to(tile.dtype)
     return tile

@@ -15,14 +15,14 @@ from transnormer.ops.norm_attention.kernel_segments import segments_of_pair
 
 @triton.jit(do_not_specialize=["N", "P"])
 def total_of_segments(
-    SUMS, START, TOTAL, HALF, OTHER, OTHER_HALF, CU_SEQLENS, N, tokens, H, P, size,
+    SUMS, START, TOTAL, HALF, OTHER, OTHER_HALF, BOUNDS, N, H, P, size,
     HAS_START: tl.constexpr, HAS_OTHER: tl.constexpr, PACKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """START plus the sums of all segments, and the same rounded for the products that follow; OTHER is rounded too."""
     pair = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    sums, _, count = segments_of_pair(CU_SEQLENS, N, tokens, H, P, PACKED)
+    sums, _, count = segments_of_pair(BOUNDS, N, H, P, PACKED)
     total = tl.zeros((BLOCK,), tl.float32)
     if HAS_START:
         total += tl.load(START + pair * size + at, mask=inside, other=0.0)
@@ -37,7 +37,7 @@ def total_of_segments(
 
 @triton.jit(do_not_specialize=["N"])
 def full_forward(
-    Q, STATE, O, SQUARES, MASK, CU_SEQLENS, POSITIONS, FREQS, REFLECTION, p_b, p_t, N, T, heads,
+    Q, STATE, O, SQUARES, MASK, BOUNDS, POSITIONS, FREQS, REFLECTION, p_b, p_t, N, T, heads,
     q_b, q_t, q_h, o_b, o_t, o_h, mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, SQUARED: tl.constexpr, UNMASKED: tl.constexpr,
@@ -45,17 +45,15 @@ def full_forward(
 ):  # fmt: skip
     """o = φ(q)·S in so many `heads`. ROTATED: φ(q) is rotated first, in all of them by the same angles."""
     row_length = T
-    batch, origin, T, chunk = program_rows(CU_SEQLENS, N, T, C, PACKED)
+    batch, origin, T, chunk, group = program_rows(BOUNDS, N, T, H // heads, 2, PACKED)
     if PACKED and chunk * C >= T:
         return
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
-    rows, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-    row = chunk.to(tl.int64) * C
+    row, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
     if ROTATED:
         at = origin * p_b + (row + local) * p_t
         _, cos, sin, reflection = angles_of(POSITIONS, FREQS, REFLECTION, at, inside, D, BD, REFLECTED, UNMASKED)
-    begin = tl.program_id(2).to(tl.int64) * heads
-    for head in range(begin, begin + heads):
+    for head in range(group * heads, (group + 1) * heads):
         q = load_tile(Q + origin * q_b + head * q_h + row * q_t, tile_offsets(local, d, q_t), d, real, D, UNMASKED, "")
         state = load_state(STATE + (batch * H + head) * D * E, d[:, None], e[None, :], D, E)
         if ROTATED:
@@ -66,25 +64,23 @@ def full_forward(
         store_tile(O + origin * o_b + head * o_h + row * o_t, tile_offsets(local, e, o_t), e, inside, E, out, UNMASKED)
         if SQUARED:
             squares = SQUARES + (head * row_length + origin if PACKED else (batch * H + head) * row_length)
-            store_squares(squares, rows, inside, out, SQUARED)
+            store_squares(squares + row, local, inside, out, SQUARED)
 
 
 @triton.jit(do_not_specialize=["N"])
 def full_backward(
-    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, CU_SEQLENS, N, T,
+    Q, K, V, DO, DQ, DK, DV, STATE, DSTATE, MASK, BOUNDS, N, T,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h, dq_b, dq_t, dq_h, dv_b, dv_t, dv_h,
     mask_b, H,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, C: tl.constexpr,
     PHI: tl.constexpr, HAS_MASK: tl.constexpr, PACKED: tl.constexpr, UNMASKED: tl.constexpr,
 ):  # fmt: skip
     """dq = do·Sᵀ, dk = v·dSᵀ, dv = φ(k)·dS; what is transposed comes straight from memory, not out of a product."""
-    batch, origin, T, chunk = program_rows(CU_SEQLENS, N, T, C, PACKED)
+    batch, origin, T, chunk, head = program_rows(BOUNDS, N, T, H, 2, PACKED)
     if PACKED and chunk * C >= T:
         return
-    head = tl.program_id(2).to(tl.int64)
     d, e, local = tl.arange(0, BD), tl.arange(0, BE), tl.arange(0, C)
-    _, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
-    row = chunk.to(tl.int64) * C
+    row, inside, real = chunk_rows(chunk, T, MASK, batch, mask_b, C, HAS_MASK)
     at = (batch * H + head) * D * E
     dq_at, dv_at = tile_offsets(local, d, dq_t), tile_offsets(local, e, dv_t)
     dq_row, dv_row = origin * dq_b + head * dq_h + row * dq_t, origin * dv_b + head * dv_h + row * dv_t
@@ -100,8 +96,7 @@ def full_backward(
     k_raw = load_tile(K + origin * k_b + head * k_h + row * k_t, tile_offsets(local, d, k_t), d, real, D, UNMASKED, "")
     v = load_tile(V + origin * v_b + head * v_h + row * v_t, tile_offsets(local, e, v_t), e, real, E, UNMASKED, "")
     dk = tl.dot(v, tl.trans(dstate), input_precision="ieee") * phi_slope(k_raw, PHI)
-    store_tile(DK + dq_row, dq_at, d, inside, D, keep(dk, real, HAS_MASK), UNMASKED)
+    store_tile(DK + dq_row, dq_at, d, inside, D, dk, UNMASKED)
 
-    k = keep(phi(k_raw, d, PHI, D, D < BD), real, not UNMASKED)
-    dv = tl.dot(k, dstate, input_precision="ieee")
-    store_tile(DV + dv_row, dv_at, e, inside, E, dv, UNMASKED)
+    dv = tl.dot(phi(k_raw, d, PHI, D, D < BD), dstate, input_precision="ieee")
+    store_tile(DV + dv_row, dv_at, e, inside, E, keep(dv, real, HAS_MASK), UNMASKED)

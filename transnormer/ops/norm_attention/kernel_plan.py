@@ -14,7 +14,7 @@ from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
 from transnormer.ops.norm_attention.kernel_full import total_of_segments
 from transnormer.ops.norm_attention.kernel_segments import scan_segments, segment_sums
-from transnormer.ops.packed import sequences_in, slots_of
+from transnormer.ops.packed import most_parts, sequences_in
 
 _WIDEST_PIECE = 64
 _LONGEST_CHUNK = 128
@@ -60,10 +60,10 @@ class Plan:
     """
 
     def __init__(
-        self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int, cu_seqlens: Tensor | None = None
+        self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int, bounds: Tensor | None = None
     ) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
-        self.cu_seqlens, self.packed, self.per_row = cu_seqlens, cu_seqlens is not None, sequences_in(cu_seqlens)
+        self.bounds, self.packed, self.per_row = bounds, bounds is not None, sequences_in(bounds)
         self.sequences, self.causal = self.batch * self.per_row, causal
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
@@ -79,9 +79,9 @@ class Plan:
         # Without a cut segments run one after the other and hand the state on, a launch each and no first pass. Each is
         # as long as all before it: where the state is large, little is lost in undoing it.
         self.in_sequence = False
-        if cu_seqlens is not None:
+        if bounds is not None:
             self.segment = _segment_of_packed(triton.cdiv(self.length, self.per_row), segments, longest_segment)
-            self.segments = slots_of(cu_seqlens, self.length, self.segment)
+            self.segments = most_parts(bounds, self.length, self.segment)
         else:
             chunks = triton.cdiv(self.length, self.forward_chunk)
             segments = min(chunks, segments)
@@ -106,20 +106,11 @@ class Plan:
 
     def unmasked(self, chunk: int) -> bool:
         """Whether tiles of so many rows hold real tokens only, so that nothing needs a mask."""
-        return not self.packed and self.length % chunk == 0 and self.whole_tiles()
-
-    def whole_tiles(self) -> bool:
-        """Whether those of whole chunks do."""
-        return not self.masked and (self.d, self.e) == (self.bd, self.be)
-
-    def chunk_options(self, chunk: int) -> dict[str, bool]:
-        """What a causal scan in such chunks is told: whole ones need no masks, the last one of a sequence may."""
-        whole = self.whole_tiles()
-        return {"UNMASKED": whole, "TAIL": whole and not self.unmasked(chunk)}
+        return not (self.masked or self.packed) and self.length % chunk == 0 and (self.d, self.e) == (self.bd, self.be)
 
     def forward_tiles(self) -> dict[str, Any]:
         """How the causal forward is compiled."""
-        tiles = {**self.tiles, "C": self.forward_chunk, **self.chunk_options(self.forward_chunk)}
+        tiles = {**self.tiles, "C": self.forward_chunk, "UNMASKED": self.unmasked(self.forward_chunk)}
         if self.wide:  # three stages of 128 rows would not fit
             return tiles | {"num_stages": 2}
         # With few registers a third program shares a multiprocessor; where none is left it would only slow the others.
@@ -133,6 +124,8 @@ class Plan:
 
     def grid(self, pieces: int = 1) -> tuple[int, int, int]:
         """Programs of a scan: one for each segment, or slot for one, batch row and piece of a head."""
+        if self.packed:
+            return self.segments * self.heads * pieces, 1, 1
         return 1 if self.in_sequence else self.segments, self.batch, self.heads * pieces
 
     def launches(self) -> list[Launch]:
@@ -143,11 +136,17 @@ class Plan:
         after = range(self.segments - 1 if self.in_sequence else 0)
         return [Launch(0, self.segment, 0), *(Launch(1, self.segment * 2**count, count) for count in after)]
 
-    def chunks(self) -> tuple[int, int, int]:
-        """The grid where every chunk is a program by itself."""
-        if self.cu_seqlens is None:
-            return triton.cdiv(self.length, self.chunk), self.batch, self.heads
-        return slots_of(self.cu_seqlens, self.length, self.chunk), self.batch, self.heads
+    def chunks(self, together: int = 1) -> tuple[int, int, int]:
+        """The grid where every chunk, in so many heads together, is a program by itself."""
+        programs = self.heads // together
+        if self.bounds is not None:
+            return most_parts(self.bounds, self.length, self.chunk) * programs, 1, 1
+        return triton.cdiv(self.length, self.chunk), self.batch, programs
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """What packed sequences are cut into, as `PackedBounds.cut` is told."""
+        return (self.segment,) if self.causal else (self.segment, self.chunk)
 
     def strides(self, *tensors: Tensor) -> list[int]:
         """Of batch, time and head, tensor after tensor; of packed ones the token's stands in for that of the batch."""
@@ -177,7 +176,7 @@ class Plan:
         """Σ φ(x)ᵀy over each of the `wanted` segments: [B, H, P, D, E]."""
         sums = self.states(x, self.batch, self.segments)
         launch(segment_sums, self.grid())(
-            x, y, sums, mask, self.cu_seqlens, *rotation.arguments(self.packed), *self.scan(self.chunk),
+            x, y, sums, mask, self.bounds, *rotation.arguments(self.packed), *self.scan(self.chunk),
             *self.strides(x, y), self.mask_stride, self.heads, self.segments, **self.tiles, **rotation.options(),
             UNMASKED=self.unmasked(self.chunk), REVERSED=not backward, WANTED=wanted,
         )  # fmt: skip
@@ -186,7 +185,7 @@ class Plan:
     def _of_sums(self) -> tuple[Any, ...]:
         """What kernels over the sums of all segments are told, and the grid: of pairs of sequence and head."""
         size, block = self.d * self.e, 1024
-        told = (self.cu_seqlens, self.per_row, self.segment, self.heads, self.segments, size)
+        told = (self.bounds, self.per_row, self.heads, self.segments, size)
         return told, (self.sequences * self.heads, triton.cdiv(size, block)), block
 
     def total(
@@ -226,20 +225,20 @@ class Plan:
 
     def at_ends(self, states: Tensor) -> Tensor:
         """Of the states that a call returns those at the ends of sequences: [B, H, D, E], packed [N, H, D, E]."""
-        if self.cu_seqlens is None or not self.causal:
+        if self.bounds is None or not self.causal:
             return states[:, :, -1]
-        return states[0, :, self._packed_borders(self.cu_seqlens)[1]].transpose(0, 1)
+        return states[0, :, self._packed_borders(self.bounds)[1]].transpose(0, 1)
 
     def at_starts(self, states: Tensor) -> Tensor:
         """Likewise before their first tokens."""
-        if self.cu_seqlens is None or not self.causal:
+        if self.bounds is None or not self.causal:
             return states[:, :, 0]
-        return states[0, :, self._packed_borders(self.cu_seqlens)[0]].transpose(0, 1)
+        return states[0, :, self._packed_borders(self.bounds)[0]].transpose(0, 1)
 
-    def _packed_borders(self, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    def _packed_borders(self, bounds: Tensor) -> tuple[Tensor, Tensor]:
         """The first and the last border of each packed sequence [N]: it has one more than segments."""
-        starts = cu_seqlens[:-1] // self.segment + 2 * torch.arange(self.per_row, device=cu_seqlens.device)
-        return starts, starts + (cu_seqlens.diff() + self.segment - 1) // self.segment
+        earlier = torch.arange(self.per_row, device=bounds.device)
+        return bounds[1, :-1] + earlier, bounds[1, 1:] + earlier
 
 
 def _doublings(segment: int, length: int) -> int:

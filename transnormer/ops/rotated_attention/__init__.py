@@ -20,7 +20,7 @@ from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention import norm_attention
-from transnormer.ops.packed import PackedBounds, checked_cu_seqlens
+from transnormer.ops.packed import PackedBounds, checked_bounds
 from transnormer.ops.rotate import check_rotation, rotate
 from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tangents, check_qkv, square_sums
 
@@ -90,9 +90,7 @@ def rotated_attention(
     if carries and kind != "norm":
         raise ConfigError(f"rotated_attention: kind '{kind}' carries no state", "NormAttention does: kind='norm'")
     if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries:
-        bounds = None
-        if cu_seqlens is not None:
-            bounds = checked_cu_seqlens("rotated_attention", cu_seqlens, q, mask, q.shape[1])
+        bounds = None if cu_seqlens is None else checked_bounds("rotated_attention", cu_seqlens, q, mask)
         call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
         with without_autocast(qkv.device):  # what is float32 by now stays it
             choice = choose("rotated_attention", _KERNEL, backend, qkv.device, **call)
@@ -108,7 +106,7 @@ def rotated_attention(
                 feature_map=feature_map,
                 reflection=reflection,
                 mask=mask,
-                cu_seqlens=bounds,
+                bounds=bounds,
                 block_size=block_size,
                 dropout_p=dropout_p,
                 square_sums=return_square_sums and not torch.is_grad_enabled(),

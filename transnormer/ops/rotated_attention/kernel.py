@@ -18,6 +18,7 @@ from transnormer.ops.kernels.launch import as_mask_bytes, empty_square_sums, ker
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import Plan
+from transnormer.ops.packed import PackedBounds
 from transnormer.ops.rotate import kernel as rotate
 
 _IDENTITY = PHI_CODES["identity"]  # the rotation has applied φ
@@ -47,7 +48,7 @@ def _op(
     inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     seeds: Tensor | None,
     kind: str,
     causal: bool,
@@ -64,9 +65,9 @@ def _op(
         q, k = rotate._op(q, k, positions, inverse_frequencies, reflection, phi)
         phi, rotation = _IDENTITY, NO_ROTATION
     if kind == "norm":
-        out, boundaries, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, rotation, cu_seqlens)
+        out, boundaries, squares = norm.attended(q, k, v, mask, None, causal, phi, squared, rotation, bounds)
     else:
-        options = (dropout_p, causal, block_size, kind, squared, rotation, cu_seqlens)
+        options = (dropout_p, causal, block_size, kind, squared, rotation, bounds)
         out, squares = diag.attended(q, k, v, mask, seeds, *options)
         boundaries = _nothing(out)
     return (out, squares, boundaries, q, k) if keeps else (out, squares, boundaries, _nothing(q), _nothing(q))
@@ -84,12 +85,12 @@ def _rotates_on_load(q: Tensor, kind: str, causal: bool) -> bool:
 
 @_op.register_fake
 def _(qkv: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *_, mask, cu_seqlens, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
+    *_, mask, bounds, _seeds, kind, causal, phi, _block_size, _dropout_p, keeps, squared = call
     q = qkv[:, :, 0]
     out, squares = torch.empty(q.shape, dtype=q.dtype, device=q.device), empty_square_sums(q, squared)
     boundaries = _nothing(out)
     if kind == "norm":
-        plan = Plan(q, q, mask, causal, phi, cu_seqlens)
+        plan = Plan(q, q, mask, causal, phi, bounds)
         boundaries = plan.empty_borders(q) if causal else plan.empty_totals(q)
     if not keeps:
         return out, squares, boundaries, _nothing(q), _nothing(q)
@@ -103,7 +104,7 @@ def _backward_op(
     inverse_frequencies: Tensor,
     reflection: Tensor | None,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: Tensor | None,
     seeds: Tensor | None,
     boundaries: Tensor,
     yq: Tensor,
@@ -125,10 +126,10 @@ def _backward_op(
     dq, dk, dv = dqkv.unbind(dim=2)
     dyq, dyk = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(2))
     if kind == "norm":
-        call = (boundaries, mask, False, causal, _IDENTITY, cu_seqlens)
+        call = (boundaries, mask, False, causal, _IDENTITY, bounds)
         norm.backward_into((dyq, dyk, dv), yq, yk, v, do, None, *call)
     else:
-        options = (dropout_p, causal, block_size, kind, cu_seqlens)
+        options = (dropout_p, causal, block_size, kind, bounds)
         diag.backward_into((dyq, dyk, dv), yq, yk, v, do, mask, seeds, *options)
     if phi == _IDENTITY:  # then the rotation's backward wants what the forward returned
         q, k = yq, yk
@@ -174,13 +175,17 @@ def rotated_attention(
     feature_map: str,
     reflection: Tensor | None,
     mask: Tensor | None,
-    cu_seqlens: Tensor | None,
+    bounds: PackedBounds | None,
     block_size: int,
     dropout_p: float,
     square_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The kernels behind `transnormer.ops.rotated_attention`; the arguments have been checked there."""
     qkv = near_rows(qkv)
+    cut = None
+    if bounds is not None:
+        q, _, v = qkv.unbind(dim=2)
+        cut = norm.bounds_of(q, v, causal, bounds) if kind == "norm" else bounds.cut(block_size)
     reflection = None if reflection is None else reflection.float().contiguous()
     seeds = torch.randint(2**31, (2,), device=qkv.device) if dropout_p > 0 else None
     size = qkv.numel() * qkv.element_size()  # `nbytes` is no symbol to a compiler
@@ -191,7 +196,7 @@ def rotated_attention(
         inverse_frequencies.float().contiguous(),
         reflection,
         as_mask_bytes(mask),
-        cu_seqlens,
+        cut,
         seeds,
         kind,
         causal,
