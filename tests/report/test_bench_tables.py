@@ -47,6 +47,35 @@ def test_training(tmp_path: Path) -> None:
     assert "dropout 0.1" in text
 
 
+def test_large_models(tmp_path: Path) -> None:
+    assert bench_tables.large_models(tmp_path) is None
+    settings = {"setting": "350m", "tokens": 32768, "precision": "bf16", "gradient_checkpointing": False}
+    t2 = {"method": "t2", "length": 8192, "train_utilisation": 0.46, "train_peak_bytes": 2**34}
+    llama = {**t2, "method": "llama", "train_tokens_per_second": 100_000.0}
+    write(tmp_path, "speed-350m", settings, [{**t2, "train_tokens_per_second": 170_000.0}, llama])
+    text = bench_tables.large_models(tmp_path) or ""
+    assert "| t2-350m | 8,192 | 170,000 | 1.70 | 46 % | 16.0 GiB | no |" in text
+    assert "| llama-350m | 8,192 | 100,000 | – |" in text
+    alone = [{**t2, "train_tokens_per_second": 70_000.0}]
+    write(tmp_path, "speed-1b", {**settings, "setting": "1b", "gradient_checkpointing": True}, alone)
+    assert "| t2-1b | 8,192 | 70,000 | – | 46 % | 16.0 GiB | yes |" in (bench_tables.large_models(tmp_path) or "")
+
+
+def test_packed_sequences_stand_beside_rows(tmp_path: Path) -> None:
+    def entry(case: str, peer: str | None) -> dict[str, Any]:
+        part = {"us": 44.0, "best_peer": peer, "best_peer_us": 40.0, "x_best_peer": 1.1}
+        return {"case": case, "shape": "LM 64x512", "forward": part, "forward_backward": part}
+
+    (tmp_path / "bench").mkdir()
+    summary = [entry("norm causal", None), entry("norm causal packed", "apart")]
+    record = {"summary": summary, "environment": {**ENVIRONMENT, "commit": "abcdef0123456789"}}
+    (tmp_path / "bench" / "ops-packed.json").write_text(json.dumps(record))
+    text = bench_tables.packing(tmp_path) or ""
+    assert "| norm causal | LM 64x512 | 44 / 40 (0.91) | 44 / 40 (0.91) |" in text
+    assert text.count("| norm causal |") == 1
+    assert "commit abcdef012345)" in text
+
+
 def test_decoding(tmp_path: Path) -> None:
     settings = {"preset": "t2-lm", "against": "vanilla-lm", "batches": [1], "contexts": [1024], "dtype": "bfloat16"}
     row = {"batch": 1, "context": 1024, "parameters": 44_700_000, "state_bytes_per_sequence": 2**20}

@@ -20,7 +20,13 @@ _WHAT_IT_IS = "cu_seqlens is [0, length of the first, of the first two, ..., T]"
 
 @dataclass(frozen=True)
 class PackedBounds:
-    """`cu_seqlens` of a row of so many tokens, once checked for all calls: `packed_bounds` makes it."""
+    """`cu_seqlens` [N + 1] of a row [B, T, ...] with B = 1, T = `length`, checked once; `packed_bounds` makes it.
+
+    >>> import torch
+    >>> bounds = tn.ops.packed_bounds(torch.tensor([0, 30, 100]), torch.randn(1, 100, 4, 16))
+    >>> bounds.length, bounds.cu_seqlens
+    (100, tensor([  0,  30, 100]))
+    """
 
     cu_seqlens: Tensor
     length: int
@@ -39,7 +45,7 @@ class PackedBounds:
 
 
 def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
-    """`cu_seqlens` of the row x [1, T, ...], for many calls: to check it takes a GPU longer than a short attention.
+    """`cu_seqlens` [N + 1] of the row x [B, T, ...] with B = 1, for many calls: its check takes longer than many an op.
 
     >>> import torch
     >>> q, k, v = (torch.randn(1, 100, 4, 16) for _ in range(3))

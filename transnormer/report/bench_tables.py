@@ -5,6 +5,7 @@ A function takes the folder of results and gives Markdown, or None where its rec
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,60 @@ def training(record: dict[str, Any]) -> str:
         f"{settings['precision']}; {command_of(record)}):\n\n"
         + markdown_table(["model", "tokens/s", "of the GPU's peak FLOPs", "peak memory"], rows)
         + "\n"
+    )
+
+
+def large_models(results: Path) -> str | None:
+    """The sizes of real use, a record for each: the paper's method beside softmax in the shell of today."""
+    found = [record for size in ("350m", "1b") if (record := read_record(results / "bench" / f"speed-{size}.json"))]
+    rows = [
+        [
+            f"{row['method']}-{record['settings']['setting']}",
+            f"{row['length']:,}",
+            f"{row['train_tokens_per_second']:,.0f}",
+            _beside_llama(row, record),
+            f"{100 * row['train_utilisation']:.0f} %",
+            f"{row['train_peak_bytes'] / 2**30:.1f} GiB",
+            "yes" if record["settings"]["gradient_checkpointing"] else "no",
+        ]
+        for record in found
+        for row in sorted(record["rows"], key=lambda row: row["length"])
+    ]
+    if not rows:
+        return None
+    columns = ["model", "T", "tokens/s", "× llama", "of the GPU's peak FLOPs", "peak memory", "checkpointing"]
+    commands = ", ".join(command_of(record) for record in found)
+    return (
+        f"**Training at the sizes of real use** ({machine_of(found[0])}, one GPU, {found[0]['settings']['tokens']:,} "
+        f"tokens a step, {found[0]['settings']['precision']}; llama is softmax attention, not in the paper; "
+        f"{commands}):\n\n{markdown_table(columns, rows)}\n"
+    )
+
+
+def _beside_llama(row: dict[str, Any], record: dict[str, Any]) -> str:
+    """The tokens of a method for each of llama's, at that length of that record."""
+    for other in record["rows"]:
+        if (other["method"], other["length"]) == ("llama", row["length"]) and row["method"] != "llama":
+            return f"{row['train_tokens_per_second'] / other['train_tokens_per_second']:.2f}"
+    return NONE
+
+
+@_from("bench/ops-packed.json")
+def packing(record: dict[str, Any]) -> str:
+    rows = []
+    for entry in record["summary"]:
+        if any(part.get("best_peer") == "apart" for part in entry.values() if isinstance(part, dict)):
+            passes = [entry[each] for each in ("forward", "forward_backward")]
+            shares = [
+                f"{part['us']:.0f} / {part['best_peer_us']:.0f} ({1 / part['x_best_peer']:.2f})" for part in passes
+            ]
+            rows.append([entry["case"].removesuffix(" packed"), entry["shape"], *shares])
+    columns = ["op", "sequences × length", "forward", "forward + backward"]
+    return (
+        f"**Packed sequences** beside the same ones apart, as rows of a batch ({machine_of(record)}, bf16, "
+        "microseconds packed / apart, in brackets the share of the tokens a second; op with feature map and norm; "
+        f"{command_of(record)}, commit {(record['environment']['commit'] or NONE)[:12]}):\n\n"
+        f"{markdown_table(columns, rows)}\n"
     )
 
 
@@ -197,7 +252,7 @@ def command_of(record: dict[str, Any]) -> str:
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]
-    return f"`{' '.join(words)}`"
+    return f"`{shlex.join(words)}`"
 
 
 def machine_of(record: dict[str, Any]) -> str:

@@ -20,10 +20,12 @@ _EXECUTIONS = {"eager": "op by op", "compile": "compiled", "cuda_graph": "a CUDA
 _PAPERS = "The paper's numbers are of an A6000: compare the order and how it changes with the length, not the size."
 _SECTIONS: dict[str, bench_tables.Section] = {
     "Training a language model": bench_tables.training,
+    "Training at the sizes of real use": bench_tables.large_models,
     "Training runs": bench_tables.training_runs,
     "The loss over vocabularies": bench_tables.vocabularies,
     "Decoding": bench_tables.decoding,
     "The two attentions as kernels": bench_tables.kernels,
+    "Packed sequences": bench_tables.packing,
     "Growth with the length": bench_tables.growth,
     "The demo": bench_tables.demo,
 }
