@@ -98,6 +98,9 @@ def test_a_batch_of_the_flattening_collator_trains_as_its_sequences_do() -> None
     sums = [model(row, labels=row).loss * (row.shape[1] - 1) for row in rows if row.shape[1] > 1]
     mean = sum(sums) / sum(n - 1 for n in LENGTHS)
     torch.testing.assert_close(model(**batch).loss, mean)
+    assert batch["max_length_q"] == max(LENGTHS)
+    with pytest.raises(ConfigError, match="a sequence of 70 tokens, and the longest is said to have 69"):
+        model(**{**batch, "max_length_q": 69})
 
     unmarked = DataCollatorWithFlattening()(examples, return_tensors="pt")
     with pytest.raises(ConfigError, match="begin anew within the row"):

@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops import diag_attention, norm_attention
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
-from transnormer.ops.packed import most_parts, packed_bounds
+from transnormer.ops.packed import PackedBounds, most_parts, packed_bounds
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -107,12 +107,19 @@ def test_diag_attention_equals_separate_calls(lengths, causal, kind, block):
 def test_parts_are_counted_and_have_enough_slots(lengths, size):
     bounds = packed_bounds(torch.tensor([0, *lengths]).cumsum(0), torch.empty(1, sum(lengths)))
     begins, before, tokens = bounds.cut(size, 1)
+    assert bounds.longest == max(lengths)
     parts = [-(-length // size) for length in lengths]
     assert before.diff().tolist() == parts
     assert begins.tolist() == tokens.tolist() == bounds.cu_seqlens.tolist()
     assert before[0] == 0
     assert sum(parts) <= most_parts(bounds.cut(size), sum(lengths), size)
     assert bounds.cut(size) is bounds.cut(size)
+
+
+def bounds_of(cu_seqlens: Tensor, known: bool) -> PackedBounds:
+    """Bounds with the length of the longest sequence, or without it, as they are read from a GPU."""
+    length = int(cu_seqlens[-1])
+    return PackedBounds(cu_seqlens, length, longest=int(cu_seqlens.diff().max()) if known else None)
 
 
 # Few pairs of sequence and head are cut into parts of time, many are not; wide heads have kernels of their own.
@@ -123,7 +130,8 @@ SPLITS = [[1, 70, 1, 1, 5, 300], [130], [64, 64], [17] * 3]
 @pytest.mark.parametrize("lengths", SPLITS, ids=str)
 @pytest.mark.parametrize(("causal", "carried"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("d", [8, 72])
-def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d):
+@pytest.mark.parametrize("known", [True, False], ids=["longest known", "longest unknown"])
+def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d, known):
     if d > 64 and lengths != SPLITS[0]:
         pytest.skip("one split of wide heads is enough in the interpreter")
     # A GPU has no registers for float32 tiles of wide heads.
@@ -131,7 +139,8 @@ def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d):
     q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs(lengths, d=d))
     q, k, v, state = q.to(dtype), k.to(dtype), v.to(dtype), state.float() if carried else None
     call = {"causal": causal, "cu_seqlens": cu_seqlens}
-    kernel = with_gradients(partial(norm_packed, backend="triton", **call), q, k, v, state)
+    bounds = bounds_of(cu_seqlens, known)
+    kernel = with_gradients(partial(norm_packed, backend="triton", causal=causal, cu_seqlens=bounds), q, k, v, state)
     wide = [None if x is None else x.double() for x in (q, k, v, state)]
     for ours, theirs in zip(kernel, with_gradients(partial(norm_apart, **call), *wide), strict=True):
         assert relative(ours.double() - theirs, theirs) < bound
@@ -140,7 +149,8 @@ def test_norm_kernels_equal_separate_calls(lengths, causal, carried, d):
 @with_kernels
 @pytest.mark.parametrize(("causal", "carried"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("segments", [1, 4])
-def test_norm_kernels_find_the_states_between_segments(causal, carried, segments, monkeypatch):
+@pytest.mark.parametrize("known", [True, False], ids=["longest known", "longest unknown"])
+def test_norm_kernels_find_the_states_between_segments(causal, carried, segments, known, monkeypatch):
     """Sequences of one segment, of several whole ones, and of one more token, in slots of which some are empty."""
     from transnormer.ops.norm_attention import kernel_plan
 
@@ -150,7 +160,8 @@ def test_norm_kernels_find_the_states_between_segments(causal, carried, segments
     q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs([300, 1, 128, 65, 129, 256], dtype=torch.float32))
     state = state if carried else None
     call = {"causal": causal, "cu_seqlens": cu_seqlens}
-    kernel = with_gradients(partial(norm_packed, backend="triton", **call), q, k, v, state)
+    bounds = bounds_of(cu_seqlens, known)
+    kernel = with_gradients(partial(norm_packed, backend="triton", causal=causal, cu_seqlens=bounds), q, k, v, state)
     wide = [None if x is None else x.double() for x in (q, k, v, state)]
     for ours, theirs in zip(kernel, with_gradients(partial(norm_apart, **call), *wide), strict=True):
         torch.testing.assert_close(ours.double(), theirs, atol=5e-3, rtol=1e-3)
@@ -198,6 +209,28 @@ def test_wrong_cu_seqlens_are_refused(op, values, wanted):
     q = torch.randn(1, 10, 2, 8)
     with pytest.raises(ConfigError, match=wanted):
         op(q, q, q, causal=True, cu_seqlens=torch.tensor(values))
+
+
+@on_the_cpu
+def test_bounds_are_of_one_row():
+    q, cu_seqlens = torch.randn(1, 10, 2, 8), torch.tensor([0, 4, 10])
+    bounds = packed_bounds(cu_seqlens, q, longest=8)
+    assert (bounds.length, bounds.longest) == (10, 6)
+    with pytest.raises(ConfigError, match="a sequence of 6 tokens, and the longest is said to have 5"):
+        packed_bounds(cu_seqlens, q, longest=5)
+    with pytest.raises(ConfigError, match="these bounds are of a row of 10 tokens, and T is 9"):
+        norm_attention(q[:, :9], q[:, :9], q[:, :9], causal=True, cu_seqlens=bounds)
+
+
+@with_kernels
+def test_where_the_longest_is_known_short_sequences_are_one_segment():
+    from transnormer.ops.norm_attention import kernel
+
+    q = torch.zeros(1, 2000, 8, 64, device=DEVICE)
+    cu_seqlens = torch.arange(0, 2001, 50, device=DEVICE)
+    for bounds, rows in ((bounds_of(cu_seqlens, True), 1), (bounds_of(cu_seqlens, False), 2)):
+        assert kernel.bounds_of(q, q, True, bounds).shape == (rows, 41)
+        assert kernel.bounds_of(q, q, False, bounds).shape == (3, 41)
 
 
 @on_the_cpu

@@ -21,6 +21,7 @@ from transnormer.mixers.components.packed_row import PackedRow, packed_row
 from transnormer.mixers.components.packing import Packing
 from transnormer.mixers.components.state import FixedState, State
 from transnormer.ops import linears
+from transnormer.ops.packed import PackedBounds
 from transnormer.ops.rotated_attention import QKV, unpacked
 from transnormer.ops.shapes import check_mask, check_tensors
 
@@ -75,7 +76,7 @@ class Mixer(nn.Module):
         *,
         packed: bool = False,
         context: Context | None = None,
-        cu_seqlens: Tensor | PackedRow | None = None,
+        cu_seqlens: Tensor | PackedBounds | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """Mix x [B, T, hidden_size]; with a `state` also return the state after these tokens.
 
@@ -83,7 +84,7 @@ class Mixer(nn.Module):
         finite.
         With a `FixedState` x is one token of each row, and the state that is returned is the one that was given.
         With a `context` x is a piece of sequences that several processes share, their padding on the right.
-        With `cu_seqlens` [N + 1] x is one row of N sequences, packed, none of which sees another.
+        With `cu_seqlens` [N + 1], or their bounds, x is one row of N sequences, packed, none of which sees another.
         """
         self._check_input(x, mask)
         if cu_seqlens is not None:

@@ -116,6 +116,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         context: Context | None = None,
         cu_seqlens: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
+        max_length_q: int | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """`attention_mask` [B, past + T], 1 = real token, padding anywhere; positions count real tokens only.
@@ -126,7 +127,8 @@ class TransNormerModel(TransNormerPreTrainedModel):
         holds them for most methods; where a method has none, that is an error.
         `context` says that the tokens are this process's piece of sequences that a group of processes shares.
         `cu_seqlens` [N + 1] says that the one row [1, T] is N sequences, packed, none of which sees another; with a
-        context it is that of the whole row. transformers' collators call it `cu_seq_lens_q`.
+        context it is that of the whole row. transformers' collators call it `cu_seq_lens_q`; `max_length_q` is theirs,
+        too, the length of the longest sequence, which spares work where `cu_seqlens` is on a GPU.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -153,7 +155,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         row = None
         if (bounds := cu_seqlens if cu_seqlens is not None else cu_seq_lens_q) is not None:
             _check_packable(past_key_values, output_attentions)
-            row = packed_row("the model", bounds, tokens, attention_mask, context)
+            row = packed_row("the model", bounds, tokens, attention_mask, context, max_length_q)
         elif position_ids is not None and attention_mask is None and past_key_values is None:
             _check_one_sequence(position_ids)
 
@@ -236,7 +238,7 @@ class TransNormerModel(TransNormerPreTrainedModel):
         if config.position_embedding == "sinusoidal":
             x = x + sinusoidal_embedding(positions, config.hidden_size, x.dtype)
         elif config.position_embedding == "learned":
-            needed = needed.longest if isinstance(needed, PackedRow) else needed
+            needed = needed.needed_positions if isinstance(needed, PackedRow) else needed
             if needed > config.max_position_embeddings:
                 raise ConfigError(
                     f"input of {needed} tokens, but the learned positions end at {config.max_position_embeddings}",

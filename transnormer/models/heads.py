@@ -43,7 +43,8 @@ def _of_the_backbone(kwargs: dict[str, Any]) -> dict[str, Any]:
 
     position_ids among them: if a head named them, generate() would pass them.
     """
-    names = ("output_hidden_states", "output_attentions", "position_ids", "context", "cu_seqlens", "cu_seq_lens_q")
+    packed = ("cu_seqlens", "cu_seq_lens_q", "max_length_q")
+    names = ("output_hidden_states", "output_attentions", "position_ids", "context", *packed)
     return {name: kwargs.pop(name) for name in names if name in kwargs}
 
 

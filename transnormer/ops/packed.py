@@ -20,16 +20,19 @@ _WHAT_IT_IS = "cu_seqlens is [0, length of the first, of the first two, ..., T]"
 
 @dataclass(frozen=True)
 class PackedBounds:
-    """`cu_seqlens` [N + 1] of a row [B, T, ...] with B = 1, T = `length`, checked once; `packed_bounds` makes it.
+    """`cu_seqlens` [N + 1] of a row of `length` tokens, the row [B, T, ...] with B = 1; `packed_bounds` makes them.
+
+    They are checked once for all calls. `longest`, where it is known, is the length of the longest sequence.
 
     >>> import torch
     >>> bounds = tn.ops.packed_bounds(torch.tensor([0, 30, 100]), torch.randn(1, 100, 4, 16))
-    >>> bounds.length, bounds.cu_seqlens
-    (100, tensor([  0,  30, 100]))
+    >>> bounds.length, bounds.longest, bounds.cu_seqlens
+    (100, 70, tensor([  0,  30, 100]))
     """
 
     cu_seqlens: Tensor
     length: int
+    longest: int | None = field(default=None, kw_only=True)
     _cuts: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def cut(self, *sizes: int) -> Tensor:
@@ -44,8 +47,11 @@ class PackedBounds:
         return self._cuts[sizes]
 
 
-def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
+def packed_bounds(cu_seqlens: Tensor, x: Tensor, longest: int | None = None) -> PackedBounds:
     """`cu_seqlens` [N + 1] of the row x [B, T, ...] with B = 1, for many calls: its check takes longer than many an op.
+
+    `longest`, which no sequence may exceed, spares a causal NormAttention of short ones a pass. It is read from a
+    `cu_seqlens` on the CPU, but not from one on a GPU, which would wait for all work before it.
 
     >>> import torch
     >>> q, k, v = (torch.randn(1, 100, 4, 16) for _ in range(3))
@@ -53,21 +59,24 @@ def packed_bounds(cu_seqlens: Tensor, x: Tensor) -> PackedBounds:
     >>> tn.ops.diag_attention(q, k, v, causal=True, cu_seqlens=bounds).shape
     torch.Size([1, 100, 4, 16])
     """
-    return checked_bounds("packed_bounds", cu_seqlens, x, None)
+    return checked_bounds("packed_bounds", cu_seqlens, x, None, longest=longest)
 
 
-def checked_bounds(op: str, cu_seqlens: Tensor | PackedBounds, x: Tensor, mask: Tensor | None) -> PackedBounds:
-    """The bounds of the row x [1, T, ...], or an error of `op`."""
-    length = x.shape[1]
-    if not isinstance(cu_seqlens, PackedBounds):
-        return PackedBounds(checked_cu_seqlens(op, cu_seqlens, x, mask, length), length)
-    _check_row(op, x, mask)
-    if cu_seqlens.length != length:
-        raise ConfigError(f"{op}: these bounds are of a row of {cu_seqlens.length} tokens, and T is {length}")
-    return cu_seqlens
+def checked_bounds(
+    op: str,
+    cu_seqlens: Tensor | PackedBounds,
+    x: Tensor,
+    mask: Tensor | None,
+    *,
+    length: int | None = None,
+    longest: int | None = None,
+) -> PackedBounds:
+    """The bounds where x [1, ..., ...] is of a row of `length` tokens, by default T, or an error of `op`.
 
-
-def _check_row(op: str, x: Tensor, mask: Tensor | None) -> None:
+    What they say is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
+    in a compiled function, wrong ones stop the device instead.
+    """
+    length = x.shape[1] if length is None else length
     if x.shape[0] != 1:
         raise ConfigError(
             f"{op}: with cu_seqlens all sequences are one row, but B is {x.shape[0]}",
@@ -75,28 +84,31 @@ def _check_row(op: str, x: Tensor, mask: Tensor | None) -> None:
         )
     if mask is not None:
         raise ConfigError(f"{op}: cu_seqlens and mask exclude each other", "leave padding out of a packed row")
-
-
-def checked_cu_seqlens(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, length: int) -> Tensor:
-    """`cu_seqlens` where x [1, ..., ...] is, of a row of `length` tokens, or an error of `op`.
-
-    What it says is read from a tensor on the CPU. To read it from a GPU would wait for all work before it: there, and
-    in a compiled function, a wrong one stops the device instead.
-    """
-    _check_row(op, x, mask)
+    if isinstance(cu_seqlens, PackedBounds):
+        if cu_seqlens.length != length:
+            raise ConfigError(f"{op}: these bounds are of a row of {cu_seqlens.length} tokens, and T is {length}")
+        return cu_seqlens
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         got = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
         raise ConfigError(f"{op}: cu_seqlens must be a tensor of int32 or int64, got {got}", _WHAT_IT_IS)
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
         raise ConfigError(f"{op}: cu_seqlens must be [N + 1] with N ≥ 1, got {list(cu_seqlens.shape)}", _WHAT_IT_IS)
-    starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == length, (cu_seqlens.diff() > 0).all()
+    lengths = cu_seqlens.diff()
+    starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == length, (lengths > 0).all()
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         for holds, wanted in ((starts, "start at 0"), (ends, f"end at T = {length}"), (increases, "increase")):
             if not holds:
                 raise ConfigError(f"{op}: cu_seqlens must {wanted}, got {_shown(cu_seqlens)}", _WHAT_IT_IS)
+        found = int(lengths.max())
+        if longest is not None and found > longest:
+            raise ConfigError(f"{op}: a sequence of {found} tokens, and the longest is said to have {longest}")
+        longest = found
     else:
-        torch._assert_async(starts & ends & increases, f"{op}: cu_seqlens must start at 0, end at T and increase")
-    return cu_seqlens.to(x.device, torch.int64)
+        holds = starts & ends & increases
+        if longest is not None:
+            holds &= (lengths <= longest).all()
+        torch._assert_async(holds, f"{op}: cu_seqlens must start at 0, end at T and increase, by the longest at most")
+    return PackedBounds(cu_seqlens.to(x.device, torch.int64), length, longest=longest)
 
 
 def _shown(cu_seqlens: Tensor) -> str:

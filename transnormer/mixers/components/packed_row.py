@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transnormer.mixers.components.context import Context, Sources
-from transnormer.ops.packed import PackedBounds, checked_cu_seqlens, sequence_of_tokens
+from transnormer.ops.packed import PackedBounds, checked_bounds, sequence_of_tokens
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class PackedRow(PackedBounds):
     positions: Tensor  # [T], of each token in its own sequence
 
     @cached_property
-    def longest(self) -> int:
-        """How many positions the sequences need. It waits for a GPU, as do `padded` and `flat`."""
-        return int(self.positions.max()) + 1
+    def needed_positions(self) -> int:
+        """How many the sequences need. Unless `longest` is known it waits for a GPU, as do `padded` and `flat`."""
+        return int(self.positions.max()) + 1 if self.longest is None else self.longest
 
     @cached_property
     def _slots(self) -> Tensor:
-        """Where each token stands in right-padded rows [N · longest]."""
-        return sequence_of_tokens(self.cu_seqlens, self.length) * self.longest + self.positions
+        """Where each token stands in right-padded rows [N · needed_positions]."""
+        return sequence_of_tokens(self.cu_seqlens, self.length) * self.needed_positions + self.positions
 
     def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [1, T, ...] as right-padded rows [N, longest, ...], and their mask."""
+        """x [1, T, ...] as right-padded rows [N, needed_positions, ...], and their mask."""
         count = len(self.cu_seqlens) - 1
-        rows = x.new_zeros(count * self.longest, *x.shape[2:]).index_copy(0, self._slots, x[0])
-        mask = torch.arange(self.longest, device=x.device) < self.cu_seqlens.diff()[:, None]
-        return rows.unflatten(0, (count, self.longest)), mask
+        rows = x.new_zeros(count * self.needed_positions, *x.shape[2:]).index_copy(0, self._slots, x[0])
+        mask = torch.arange(self.needed_positions, device=x.device) < self.cu_seqlens.diff()[:, None]
+        return rows.unflatten(0, (count, self.needed_positions)), mask
 
     def flat(self, rows: Tensor) -> Tensor:
         """Undo `padded`."""
@@ -56,17 +56,27 @@ class PackedPiece(PackedRow):
     last_start: int  # where the last one begins here
 
 
-def packed_row(op: str, cu_seqlens: Tensor, x: Tensor, mask: Tensor | None, context: Context | None) -> PackedRow:
+def packed_row(
+    op: str,
+    cu_seqlens: Tensor | PackedBounds,
+    x: Tensor,
+    mask: Tensor | None,
+    context: Context | None,
+    longest: int | None = None,
+) -> PackedRow:
     """What `cu_seqlens` says of the row x [1, T, ...], which has no padding; for `op`, which errors name.
 
-    With a `context`, x is this process's piece, and `cu_seqlens`, the same in all processes, is that of the whole row.
+    `longest`, if known, is the length of the longest sequence. With a `context`, x is this process's piece, and
+    `cu_seqlens`, the same in all processes, is that of the whole row.
     """
     length = x.shape[1]
-    whole = checked_cu_seqlens(op, cu_seqlens, x, mask, length if context is None else length * context.size)
+    whole = length if context is None else length * context.size
+    bounds = checked_bounds(op, cu_seqlens, x, mask, length=whole, longest=longest)
+    begins = bounds.cu_seqlens
     if context is None:
-        steps = torch.arange(length, device=x.device)
-        return PackedRow(whole, length, steps - whole[sequence_of_tokens(whole, length)])
-    return _piece(whole.tolist(), length, context, x.device)
+        positions = torch.arange(length, device=x.device) - begins[sequence_of_tokens(begins, length)]
+        return PackedRow(begins, length, positions, longest=bounds.longest)
+    return _piece(begins.tolist(), length, context, x.device)
 
 
 def _piece(bounds: list[int], length: int, context: Context, device: torch.device) -> PackedPiece:

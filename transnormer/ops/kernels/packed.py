@@ -7,12 +7,16 @@ Sequences are cut into parts, each has a slot, and BOUNDS are rows of N + 1 numb
 many slots there are before them (`PackedBounds.cut`). How many there are in all nobody knows without waiting for the
 device, so programs are as many as there could be. One finds its sequence by bisection. All heads of a slot come before
 the next slot, so that programs without work are the last of all, and share no multiprocessor with those that have some.
+
+PACKED is CUT, or UNCUT where every sequence is known to be one part: its slot has its number. Otherwise it is false.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+CUT, UNCUT = tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
@@ -53,9 +57,13 @@ def segment_rows(BOUNDS, N, T, heads, chunks, first_segment, C: tl.constexpr, PA
     any the slot is empty.
     """
     if PACKED:
-        slot = tl.program_id(0) // heads
-        sequence, origin, length, segment = slot_rows(BOUNDS, slot, N, 1)
-        row, border, head = sequence * 0, slot + sequence, (tl.program_id(0) % heads).to(tl.int64)
+        slot, head = tl.program_id(0) // heads, (tl.program_id(0) % heads).to(tl.int64)
+        if PACKED == CUT:
+            sequence, origin, length, segment = slot_rows(BOUNDS, slot, N, 1)
+        else:
+            sequence, origin, segment = slot.to(tl.int64), tl.load(BOUNDS + slot), slot * 0
+            origin, length = origin.to(tl.int64), tl.load(BOUNDS + slot + 1) - origin
+        row, border = sequence * 0, slot + sequence
     else:
         row, segment, head = tl.program_id(1).to(tl.int64), first_segment + tl.program_id(0), tl.program_id(2)
         origin, length, border, head = row, T, segment, head.to(tl.int64)

@@ -88,9 +88,10 @@ def attended(
         together = rotation.heads_per_program(plan.heads, math.prod(plan.chunks()) // plan.heads)
         stages = 1 if together == 1 else 3  # loads of the next head on their way
         launch(full_forward, plan.chunks(together))(
-            q, rounded, out, squares, mask, bounds, *rotation.arguments(plan.packed), plan.per_row, plan.length,
-            together, *plan.strides(q, out), plan.mask_stride, plan.heads, **plan.tiles | {"num_stages": stages},
-            **rotation.options(), SQUARED=squared, UNMASKED=plan.unmasked(plan.chunk),
+            q, rounded, out, squares, mask, bounds, *rotation.arguments(bool(plan.packed)), plan.per_row,
+            plan.length, together, *plan.strides(q, out), plan.mask_stride, plan.heads,
+            **plan.tiles | {"num_stages": stages}, **rotation.options(), SQUARED=squared,
+            UNMASKED=plan.unmasked(plan.chunk),
         )  # fmt: skip
         return out, total, squares
     assert rotation is NO_ROTATION, "a causal scan does not rotate what it reads"
@@ -277,7 +278,9 @@ def bounds_of(q: Tensor, v: Tensor, causal: bool, bounds: PackedBounds | None) -
     """The bounds of packed sequences as the kernels of such a call want them."""
     if bounds is None:
         return None
-    return bounds.cut(*Plan(q, v, None, causal, 0, bounds.cu_seqlens[None]).cuts)
+    plan = Plan(q, v, None, causal, 0, bounds.cu_seqlens[None])
+    uncut = causal and bounds.longest is not None and bounds.longest <= plan.segment
+    return bounds.cut() if uncut else bounds.cut(*plan.cuts)
 
 
 def _tiles(width: int) -> list[slice]:

@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from transnormer.ops.kernels.launch import power_of_two
+from transnormer.ops.kernels.packed import CUT, UNCUT
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.kernels.shared_memory import launch, shared_memory_bytes
 from transnormer.ops.norm_attention.kernel_full import total_of_segments
@@ -63,7 +64,9 @@ class Plan:
         self, q: Tensor, v: Tensor, mask: Tensor | None, causal: bool, phi: int, bounds: Tensor | None = None
     ) -> None:
         self.batch, self.length, self.heads, self.d = q.shape
-        self.bounds, self.packed, self.per_row = bounds, bounds is not None, sequences_in(bounds)
+        self.bounds, self.per_row = bounds, sequences_in(bounds)
+        # What kernels are told: bounds that count no parts are of sequences that are one segment each.
+        self.packed = 0 if bounds is None else UNCUT.value if causal and bounds.shape[0] == 1 else CUT.value
         self.sequences, self.causal = self.batch * self.per_row, causal
         self.e = v.shape[3]
         self.bd, self.be = power_of_two(self.d), power_of_two(self.e)
@@ -81,7 +84,9 @@ class Plan:
         self.in_sequence = False
         if bounds is not None:
             self.segment = _segment_of_packed(triton.cdiv(self.length, self.per_row), segments, longest_segment)
-            self.segments = most_parts(bounds, self.length, self.segment)
+            self.segments = (
+                self.per_row if self.packed == UNCUT.value else most_parts(bounds, self.length, self.segment)
+            )
         else:
             chunks = triton.cdiv(self.length, self.forward_chunk)
             segments = min(chunks, segments)
@@ -176,7 +181,7 @@ class Plan:
         """Σ φ(x)ᵀy over each of the `wanted` segments: [B, H, P, D, E]."""
         sums = self.states(x, self.batch, self.segments)
         launch(segment_sums, self.grid())(
-            x, y, sums, mask, self.bounds, *rotation.arguments(self.packed), *self.scan(self.chunk),
+            x, y, sums, mask, self.bounds, *rotation.arguments(bool(self.packed)), *self.scan(self.chunk),
             *self.strides(x, y), self.mask_stride, self.heads, self.segments, **self.tiles, **rotation.options(),
             UNMASKED=self.unmasked(self.chunk), REVERSED=not backward, WANTED=wanted,
         )  # fmt: skip
@@ -214,9 +219,9 @@ class Plan:
         Those that the scan writes which reads them are left out, and a first one that is zero.
         """
         borders = self.empty_borders(x)
-        if self.in_sequence:
+        if self.in_sequence or self.packed == UNCUT.value:
             if start is not None:
-                borders[:, :, self.segments if backward else 0] = start
+                (self.at_ends if backward else self.at_starts)(borders).copy_(start)
             return borders
         told, grid, block = self._of_sums()
         sums = self.sums(x, y, mask, backward, "but the first" if backward else "but the last")
@@ -225,20 +230,21 @@ class Plan:
 
     def at_ends(self, states: Tensor) -> Tensor:
         """Of the states that a call returns those at the ends of sequences: [B, H, D, E], packed [N, H, D, E]."""
-        if self.bounds is None or not self.causal:
-            return states[:, :, -1]
-        return states[0, :, self._packed_borders(self.bounds)[1]].transpose(0, 1)
+        return self._at(states, -1)
 
     def at_starts(self, states: Tensor) -> Tensor:
         """Likewise before their first tokens."""
-        if self.bounds is None or not self.causal:
-            return states[:, :, 0]
-        return states[0, :, self._packed_borders(self.bounds)[0]].transpose(0, 1)
+        return self._at(states, 0)
 
-    def _packed_borders(self, bounds: Tensor) -> tuple[Tensor, Tensor]:
-        """The first and the last border of each packed sequence [N]: it has one more than segments."""
-        earlier = torch.arange(self.per_row, device=bounds.device)
-        return bounds[1, :-1] + earlier, bounds[1, 1:] + earlier
+    def _at(self, states: Tensor, border: int) -> Tensor:
+        """The states at the first border (0) or the last (-1) of each sequence, which has one more than segments."""
+        if self.bounds is None or not self.causal:
+            return states[:, :, border]
+        if self.packed == UNCUT.value:
+            return states[0].unflatten(1, (self.per_row, 2))[:, :, border].transpose(0, 1)
+        earlier = torch.arange(self.per_row, device=states.device)
+        parts = self.bounds[1, :-1] if border == 0 else self.bounds[1, 1:]
+        return states[0, :, parts + earlier].transpose(0, 1)
 
 
 def _doublings(segment: int, length: int) -> int:
