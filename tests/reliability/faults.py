@@ -55,6 +55,20 @@ def disk_full_at_save(run: str, step: int, limit: int) -> None:
     _watch_save(run, step, fill)
 
 
+def come_late(rank: int, seconds: float) -> None:
+    """Let a rank pause where it has joined the group and makes its own connection to the first one."""
+    from transnormer.train import ranks
+
+    start = ranks._start_heartbeat
+
+    def late(*arguments: Any) -> Any:
+        if int(os.environ["RANK"]) == rank:
+            time.sleep(seconds)
+        return start(*arguments)
+
+    ranks._start_heartbeat = late
+
+
 def refuse_sync(number: int, error: int) -> None:
     """Let the `number`-th wait for the disk, of a file or a folder, fail with an error of the system."""
     fsync, count = os.fsync, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,25 @@ def test_a_killed_process_ends_those_that_wait_for_it(case: Case) -> None:
 
 
 @only_causal
-def test_processes_that_make_no_whole_groups_end_before_there_is_a_run(case: Case) -> None:
-    ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, "train.context_parallel=4")
+@pytest.mark.parametrize("late", [0, 1])
+def test_processes_that_make_no_whole_groups_end_before_there_is_a_run(case: Case, late: int) -> None:
+    """Whichever comes last: the first one holds what the others connect to, and does not leave before they have."""
+    wrong = ("train", case.recipe, "--out", case.run, "train.context_parallel=4")
+    ranks = case.forks.start_ranks(*wrong, fault=("come_late", {"rank": late, "seconds": 3.0}))
     assert [case.forks.wait(pid) for pid in ranks] == [2, 2]
     assert "train.context_parallel=4 does not divide the number of processes (2)" in case.forks.output
     assert not case.run.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.reliability("R17")
+@only_causal
+def test_who_comes_late_to_a_group_whose_first_is_dead_ends_soon(case: Case) -> None:
+    late = ("come_late", {"rank": 1, "seconds": 6.0})
+    ranks = case.forks.start_ranks("train", case.recipe, "--out", case.run, SHARED, fault=late)
+    time.sleep(4)
+    os.kill(ranks[0], signal.SIGKILL)
+    began = time.monotonic()
+    assert [case.forks.wait(pid) for pid in ranks] == [-signal.SIGKILL, 7]
+    assert time.monotonic() - began < 60
+    assert "rank 0, which holds the store of the group, has ended" in case.forks.output

@@ -25,6 +25,8 @@ from transnormer.train.threads import Threads, use_threads
 
 T = TypeVar("T")
 
+_CONNECTING = timedelta(seconds=10)  # for a connection to a store that the process has one to
+
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
@@ -72,7 +74,9 @@ class Ranks(Alone):
         if self.world_size > 1:
             atexit.unregister(_leave)
             atexit.register(_leave)
-            self._heartbeat = _start_heartbeat(self.rank, self.world_size)
+            self._heartbeat = _start_heartbeat(self.rank, self.world_size, self._timeout)
+            # Nobody leaves, for whatever error, before all have a connection to the first rank: its store ends with it.
+            self.any(False)
         if train.parallel == "fsdp":
             _require_shards(train, self.world_size)
         # Where processes share sequences, each group of them has one share of a batch.
@@ -195,15 +199,35 @@ def _context(size: int, rank: int, world_size: int, timeout: timedelta) -> Conte
 _heartbeat: Heartbeat | None = None  # of this process, for whichever of its runs is the current one
 
 
-def _start_heartbeat(rank: int, world_size: int) -> Heartbeat:
+def _start_heartbeat(rank: int, world_size: int, timeout: timedelta) -> Heartbeat:
     """One a process: the group outlives a run, and so do the signs of life in its store."""
     global _heartbeat
     if _heartbeat is None:
-        # A connection of its own: the main one may be busy with waiting. torchrun holds the store itself.
-        store: Any = torch.distributed.distributed_c10d._get_default_store()
-        held_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        _heartbeat = Heartbeat(store.clone(), rank, world_size, store_is_ours=not held_by_torchrun)
+        # torchrun holds the store itself.
+        ours = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        try:
+            _heartbeat = Heartbeat(_connection(timeout), rank, world_size, store_is_ours=ours)
+        except torch.distributed.DistError as error:
+            holder = "rank 0, which holds the store of the group," if ours else "the store of the group"
+            raise RankMissing(
+                f"{holder} has ended: {str(error).splitlines()[0]}", hint="see what that process printed"
+            ) from error
     return _heartbeat
+
+
+def _connection(timeout: timedelta) -> Any:
+    """One to the store of the group for the heartbeat alone: the main one may be busy with waiting.
+
+    A store that answered a moment ago answers at once, or has gone.
+    """
+    store: Any = torch.distributed.distributed_c10d._get_default_store()
+    store.set_timeout(min(timeout, _CONNECTING))
+    try:
+        connection = store.clone()
+    finally:
+        store.set_timeout(timeout)
+    connection.set_timeout(timeout)
+    return connection
 
 
 def _is_of_group(error: RuntimeError) -> bool:
