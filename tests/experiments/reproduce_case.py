@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from job_client import request
@@ -67,6 +68,10 @@ class ReproduceCase:
     @property
     def results(self) -> Path:
         return self.folder / "results"
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What the table has of a job."""
+        return json.loads((self.results / f"{name}.json").read_text())
 
     def arguments(self, *more: str) -> list[str]:
         places = ["--runs", str(self.runs), "--results", str(self.results), "--data", str(self.data)]
