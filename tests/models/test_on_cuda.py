@@ -68,4 +68,4 @@ def test_packed_sequences_have_the_loss_and_gradients_of_rows_apart(method):
     for name, expected in exact.items():
         size = expected.norm().clamp(min=1e-6)
         error, allowed = (packed[name] - expected).norm() / size, (rounded[name] - expected).norm() / size
-        assert error < max(1.5 * allowed, 1e-3), f"{name}: {error:.2e}, apart {allowed:.2e}"
+        assert error < max(2 * allowed, 1e-3), f"{name}: {error:.2e}, apart {allowed:.2e}"
