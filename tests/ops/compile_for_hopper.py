@@ -181,7 +181,7 @@ def attention_cases(every: bool) -> Cases:
             def run_diag(d=d, e=e, masked=masked, squared=squared, options=options):
                 q, k, v = tensors(*((2, 512, 4, size) for size in (d, d, e)))
                 mask = torch.ones(2, 512) if masked else None
-                if diag.why_not(device="cuda", q=q, v=v, block_size=options["block_size"]) is None:
+                if diag.why_not(device="cuda", q=q, v=v, mask=mask, block_size=options["block_size"]) is None:
                     differentiated(diag.diag_attention(q, k, v, mask=mask, **options, square_sums=False)[0])
                     if squared:
                         with torch.no_grad():
@@ -293,6 +293,7 @@ def rest_cases(every: bool) -> Cases:
 def main(cases: Cases, capability: int = 90, most_bytes: int = SHARED_MEMORY) -> None:
     triton.runtime.driver.set_active(NoDevice(capability, most_bytes))
     shared_memory.MOST = most_bytes
+    diag.capability = lambda device: capability
     for name, run in cases:
         for row in compiled(run):
             print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from transnormer.ops.backend import explain
 pytest.importorskip("triton", reason="triton is not installed")
 from triton.runtime.errors import OutOfResources
 
+from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.kernels import shared_memory
 
 
@@ -57,6 +59,16 @@ def test_what_does_not_fit_at_all_is_left_to_pytorch(memory, backend, monkeypatc
         assert choice.backend == backend
         assert ("does not fit shared memory" in choice.reason) == (backend == "torch")
     assert explain("diag_attention", "cuda", q=q, k=q, v=q, block_size=64).backend == "triton"
+
+
+def test_a_mask_takes_more_on_gpus_before_hopper(monkeypatch):
+    monkeypatch.setattr(shared_memory, "MOST", 101_376)
+    q, mask = torch.empty((1, 256, 1, 128), dtype=torch.bfloat16, device="meta"), torch.ones(1, 256, device="meta")
+    masked = partial(explain, "diag_attention", "cuda", q=q, k=q, v=q, block_size=64, mask=mask)
+    assert "heads of 128 and 128, with a mask, does not fit shared memory" in masked().reason
+    assert explain("diag_attention", "cuda", q=q, k=q, v=q, block_size=64).backend == "triton"
+    monkeypatch.setattr(diag, "capability", lambda device: 90)
+    assert masked().backend == "triton"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from transnormer.ops.diag_attention.kernel_block import block_backward, block_fo
 from transnormer.ops.kernels.launch import (
     as_mask_bytes,
     cannot_launch,
+    capability,
     empty_gradients,
     empty_square_sums,
     kernel_op,
@@ -28,6 +29,7 @@ from transnormer.ops.kernels.shared_memory import shared_memory_bytes
 from transnormer.ops.packed import PackedBounds, most_parts, sequences_in
 
 MAX_BLOCK, MAX_HEAD_DIM = 128, 256
+_HOPPER = 90
 
 
 def why_not(
@@ -35,6 +37,7 @@ def why_not(
     device: str,
     q: Tensor | None = None,
     v: Tensor | None = None,
+    mask: Tensor | None = None,
     block_size: int = 64,
     **_: Any,
 ) -> str | None:
@@ -44,17 +47,22 @@ def why_not(
     problem = cannot_launch(device, q, v, MAX_HEAD_DIM) or too_large_in_float32(q, v, rows=block_size)
     if problem is not None or q is None or v is None:
         return problem
-    if _shared_memory_needed(q, v, block_size) > shared_memory_bytes(q.device):
+    if _shared_memory_needed(q, v, mask, block_size) > shared_memory_bytes(q.device):
+        masked = "" if mask is None else ", with a mask,"
         return (
-            f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]} does not fit shared memory"
+            f"a block of {block_size} tokens with heads of {q.shape[-1]} and {v.shape[-1]}{masked} does not fit shared "
+            "memory"
         )
     return None
 
 
-def _shared_memory_needed(q: Tensor, v: Tensor, block_size: int) -> int:
+def _shared_memory_needed(q: Tensor, v: Tensor, mask: Tensor | None, block_size: int) -> int:
     """What the backward takes of shared memory at most, as compiling it for several GPUs has shown."""
     d, e = power_of_two(q.shape[-1]), power_of_two(v.shape[-1])
-    return power_of_two(block_size) * (2 * (d + e) + max(d, e)) * q.dtype.itemsize
+    needed = power_of_two(block_size) * (2 * (d + e) + max(d, e)) * q.dtype.itemsize
+    if mask is not None and capability(q.device) < _HOPPER:  # Triton 3.7.1 lays three more tiles there
+        needed = needed * 8 // 5
+    return needed
 
 
 _LOG2_E = 1.4426950408889634
