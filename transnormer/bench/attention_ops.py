@@ -45,9 +45,10 @@ def packed_rows(case: str, backend: str) -> Op:
     op = attention_op(case, backend)
 
     def of_one_row(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        one_row = [x.flatten(0, 1)[None] for x in (q, k, v)]
+        # Views, backward too: out[0] would have a backward that fills and copies a tensor, which no layer does.
+        one_row = [x.flatten(0, 1).unsqueeze(0) for x in (q, k, v)]
         out = op(*one_row, cu_seqlens=_bounds_of_rows(*q.shape[:2], q.device))
-        return out[0].unflatten(0, q.shape[:2])
+        return out.squeeze(0).unflatten(0, q.shape[:2])
 
     return of_one_row
 

@@ -69,7 +69,7 @@ _LOG2_E = 1.4426950408889634
 
 
 def _options(
-    q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool, packed: bool
+    q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool, packed: bool, rotates: bool
 ) -> dict[str, Any]:
     """Compile-time constants of a launch, and the scale of the scores (softmax is taken in base 2)."""
     length, d, e = q.shape[1], q.shape[3], v.shape[3]
@@ -87,16 +87,18 @@ def _options(
         "PACKED": packed,
         # Tiles that hold real tokens only need no masks.
         "UNMASKED": not packed and mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
-        "num_warps": _warps(tile, max(bd, be)),
+        "num_warps": _warps(tile, max(bd, be), rotates),
         "num_stages": 1,
     }
 
 
-def _warps(rows: int, width: int) -> int:
+def _warps(rows: int, width: int, rotates: bool) -> int:
     """A warp multiplies 16 rows: of small tiles more of them would only compute the same again."""
     if rows * max(rows, width) > 64 * 128:
         return 8
-    return min(4, rows // 16) if width <= 32 else 4
+    warps = min(4, rows // 16) if width <= 32 else 4
+    # Two warps that rotate what they multiply got wrong products of heads of 16 (Triton 3.6, sm_90).
+    return 4 if rotates and warps == 2 else warps
 
 
 # Registers a thread: so few that one more program fits on a multiprocessor, where next to nothing is spilled for it
@@ -171,8 +173,9 @@ def attended(
     """As `_op`, of queries and keys that may have to be rotated."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
-    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
-    registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
+    rotates = rotation is not NO_ROTATION
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None, rotates)
+    registers = _ROTATING_REGISTERS if rotates else _FORWARD_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
     heads = q.shape[2]
     together = rotation.heads_per_program(heads, math.prod(_grid(q, bounds, block_size)) // heads)
@@ -228,7 +231,7 @@ def backward_into(
     """Fill the gradients of q, k and v, of which the first two have the same strides."""
     dq, dk, dv = gradients
     do = near_rows(do)
-    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None, rotates=False)
     block_backward[_grid(q, bounds, block_size)](
         q, k, v, do, dq, dk, dv, mask, bounds, sequences_in(bounds), *_dropout(seeds, dropout_p), q.shape[1],
         q.shape[2], *_scales(q, kind),
