@@ -177,7 +177,7 @@ def test_the_op_is_registered_as_a_compiler_needs_it():
     from transnormer.ops.random_features import kernel
 
     x, parts = x.to(HALF), kernel._parts(weight, HALF)
-    tensors = (x.clone().requires_grad_(), *parts, None, None, None, options["mask"].to(torch.uint8))
+    tensors = (x.clone().requires_grad_(), *parts, None, None, None, options["mask"].to(torch.int16))
     torch.library.opcheck(kernel._op, (*tensors, 0.5, 1e-4, 0))
     torch.library.opcheck(kernel._largest_op, (x, *parts, None, None, 0.5))
     largest, where = kernel._largest_op(x, *parts, None, None, 0.5)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transnormer.ops.diag_attention.kernel_block import block_backward, block_forward
 from transnormer.ops.kernels.launch import (
-    as_mask_bytes,
+    as_mask_integers,
     cannot_launch,
     capability,
     empty_gradients,
@@ -69,7 +69,7 @@ _LOG2_E = 1.4426950408889634
 
 
 def _options(
-    q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool, packed: bool, rotates: bool
+    q: Tensor, v: Tensor, mask: Tensor | None, block_size: int, kind: str, causal: bool, packed: bool
 ) -> dict[str, Any]:
     """Compile-time constants of a launch, and the scale of the scores (softmax is taken in base 2)."""
     length, d, e = q.shape[1], q.shape[3], v.shape[3]
@@ -87,18 +87,16 @@ def _options(
         "PACKED": packed,
         # Tiles that hold real tokens only need no masks.
         "UNMASKED": not packed and mask is None and block_size == tile and length % tile == 0 and (d, e) == (bd, be),
-        "num_warps": _warps(tile, max(bd, be), rotates),
+        "num_warps": _warps(tile, max(bd, be)),
         "num_stages": 1,
     }
 
 
-def _warps(rows: int, width: int, rotates: bool) -> int:
+def _warps(rows: int, width: int) -> int:
     """A warp multiplies 16 rows: of small tiles more of them would only compute the same again."""
     if rows * max(rows, width) > 64 * 128:
         return 8
-    warps = min(4, rows // 16) if width <= 32 else 4
-    # Two warps that rotate what they multiply got wrong products of heads of 16 (Triton 3.6, sm_90).
-    return 4 if rotates and warps == 2 else warps
+    return min(4, rows // 16) if width <= 32 else 4
 
 
 # Registers a thread: so few that one more program fits on a multiprocessor, where next to nothing is spilled for it
@@ -173,9 +171,8 @@ def attended(
     """As `_op`, of queries and keys that may have to be rotated."""
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     squares = empty_square_sums(v, squared)
-    rotates = rotation is not NO_ROTATION
-    options = _options(q, v, mask, block_size, kind, causal, bounds is not None, rotates)
-    registers = _ROTATING_REGISTERS if rotates else _FORWARD_REGISTERS
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
+    registers = _FORWARD_REGISTERS if rotation is NO_ROTATION else _ROTATING_REGISTERS
     options = _capped(options, q.dtype, seeds is not None, registers)
     heads = q.shape[2]
     together = rotation.heads_per_program(heads, math.prod(_grid(q, bounds, block_size)) // heads)
@@ -231,7 +228,7 @@ def backward_into(
     """Fill the gradients of q, k and v, of which the first two have the same strides."""
     dq, dk, dv = gradients
     do = near_rows(do)
-    options = _options(q, v, mask, block_size, kind, causal, bounds is not None, rotates=False)
+    options = _options(q, v, mask, block_size, kind, causal, bounds is not None)
     block_backward[_grid(q, bounds, block_size)](
         q, k, v, do, dq, dk, dv, mask, bounds, sequences_in(bounds), *_dropout(seeds, dropout_p), q.shape[1],
         q.shape[2], *_scales(q, kind),
@@ -283,6 +280,6 @@ def diag_attention(
     """
     q, k, v = (near_rows(x) for x in (q, k, v))
     seeds = torch.randint(2**31, (2,), device=q.device) if dropout_p > 0 else None
-    mask, cut = as_mask_bytes(mask), None if bounds is None else bounds.cut(block_size)
+    mask, cut = as_mask_integers(mask), None if bounds is None else bounds.cut(block_size)
     out, squares = _op(q, k, v, mask, cut, seeds, dropout_p, causal, block_size, kind, square_sums)
     return out, squares if square_sums else None

@@ -110,6 +110,10 @@ def empty_square_sums(v: Tensor, wanted: bool) -> Tensor:
     return torch.empty((v.shape[0], v.shape[2], v.shape[1]), dtype=torch.float32, device=v.device).mT
 
 
-def as_mask_bytes(mask: Tensor | None) -> Tensor | None:
-    """A mask [B, T] as contiguous bytes."""
-    return None if mask is None else (mask != 0).to(torch.uint8).contiguous()
+def as_mask_integers(mask: Tensor | None) -> Tensor | None:
+    """A mask [B, T] as contiguous integers of 16 bits.
+
+    Of bytes Triton (3.6, 3.7.1) concludes that what they mask has 8 bits: then its products of 16 columns take operands
+    from the wrong threads, wherever they are not those of Hopper's warp groups.
+    """
+    return None if mask is None else (mask != 0).to(torch.int16).contiguous()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transnormer.ops.kernels.feature_maps import PHI_CODES
 from transnormer.ops.kernels.launch import (
-    as_mask_bytes,
+    as_mask_integers,
     cannot_launch,
     empty_gradients,
     empty_square_sums,
@@ -252,7 +252,7 @@ def norm_attention(
         )
         return out[..., :width], None if memory is None else memory[..., :width], squares
     q, k, v = (near_rows(x) for x in (q, k, v))
-    mask, code = as_mask_bytes(mask), PHI_CODES[feature_map]
+    mask, code = as_mask_integers(mask), PHI_CODES[feature_map]
 
     def block(d: slice, e: slice, squared: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         start = None if state is None else state[:, :, d, e].contiguous()

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from transnormer.ops.kernels.launch import (
-    as_mask_bytes,
+    as_mask_integers,
     cannot_launch,
     interpreting,
     kernel_op,
@@ -301,7 +301,7 @@ def random_features(
     x: Tensor, weight: Tensor, scale: float, epsilon: float, scope: str, offset: Tensor | None, mask: Tensor | None
 ) -> Tensor:
     """The kernel behind `transnormer.ops.random_features`; its arguments have been checked there."""
-    x, mask, parts = near_rows(x), as_mask_bytes(mask), _parts(weight.detach(), x.dtype)
+    x, mask, parts = near_rows(x), as_mask_integers(mask), _parts(weight.detach(), x.dtype)
     offset = None if offset is None else offset.detach().to(torch.float32).contiguous()
     if scope in ("token", "none"):
         return _op(x, *parts, offset, None, None, mask, scale, epsilon, _SCOPES[scope])

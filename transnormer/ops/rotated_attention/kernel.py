@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transnormer.ops.diag_attention import kernel as diag
 from transnormer.ops.kernels.feature_maps import PHI_CODES
-from transnormer.ops.kernels.launch import as_mask_bytes, empty_square_sums, kernel_op, near_rows
+from transnormer.ops.kernels.launch import as_mask_integers, empty_square_sums, kernel_op, near_rows
 from transnormer.ops.kernels.rotation import NO_ROTATION, Rotation
 from transnormer.ops.norm_attention import kernel as norm
 from transnormer.ops.norm_attention.kernel_plan import Plan
@@ -195,7 +195,7 @@ def rotated_attention(
         positions,
         inverse_frequencies.float().contiguous(),
         reflection,
-        as_mask_bytes(mask),
+        as_mask_integers(mask),
         cut,
         seeds,
         kind,
