@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -23,6 +24,7 @@ from transnormer.ops import diag_attention, norm_attention, norm_decode_step, rm
 from transnormer.ops.backend import explain
 from transnormer.ops.diag_attention.reference import diag_attention_reference
 from transnormer.ops.norm_attention.reference import norm_attention_reference
+from transnormer.ops.packed import packed_bounds
 from transnormer.ops.rms_norm.reference import rms_norm_reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -146,6 +148,8 @@ def test_time_is_cut_where_heads_are_few(batch, length, heads, d, segment):
     ("sequences", "length", "heads", "d", "segment"),
     [
         (64, 512, 8, 64, 1024),
+        (16, 2048, 8, 64, 1024),
+        (16, 200, 8, 64, 512),
         (500, 60, 8, 64, 512),
         (4, 8192, 8, 64, 1024),
         (16, 8192, 8, 64, 4096),
@@ -163,6 +167,19 @@ def test_packed_sequences_are_cut_as_if_all_were_as_long(sequences, length, head
     assert plan.cuts == (segment,)
     assert plan.segments == sequences * length // segment + sequences
     assert plan.grid() == (plan.segments * heads, 1, 1)
+
+
+def test_what_is_not_differentiated_is_cut_less():
+    """Packed: a cut is a pass more, which only the backward is worth. Without knowing the longest there is one."""
+    from transnormer.ops.norm_attention.kernel import bounds_of
+
+    q = torch.empty((1, 16 * 2048, 8, 64))
+    bounds = packed_bounds(torch.arange(0, q.shape[1] + 1, 2048), q)
+    in_two = [*range(0, 33, 2)]
+    assert bounds_of(q, q, True, bounds)[1].tolist() == in_two
+    with torch.no_grad():
+        assert len(bounds_of(q, q, True, bounds)) == 1
+        assert bounds_of(q, q, True, replace(bounds, longest=None))[1].tolist() == in_two
 
 
 @pytest.mark.parametrize("length", [1, 64, 4096, 4097, 8192, 10_000, 100_000])

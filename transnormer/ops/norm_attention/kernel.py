@@ -275,12 +275,17 @@ def norm_attention(
 
 
 def bounds_of(q: Tensor, v: Tensor, causal: bool, bounds: PackedBounds | None) -> Tensor | None:
-    """The bounds of packed sequences as the kernels of such a call want them."""
+    """The bounds of packed sequences as the kernels of such a call want them: with parts to cut them into, or uncut."""
     if bounds is None:
         return None
-    plan = Plan(q, v, None, causal, 0, bounds.cu_seqlens[None])
-    uncut = causal and bounds.longest is not None and bounds.longest <= plan.segment
-    return bounds.cut() if uncut else bounds.cut(*plan.cuts)
+    begins = bounds.cu_seqlens[None]
+    cut = Plan(q, v, None, causal, 0, begins.expand(2, -1))
+    if causal and bounds.longest is not None:
+        # What is not differentiated is cut only where there would be too few programs, or sequences are too long.
+        fits = cut.segment if torch.is_grad_enabled() else Plan(q, v, None, causal, 0, begins).segment
+        if bounds.longest <= fits:
+            return bounds.cut()
+    return bounds.cut(*cut.cuts)
 
 
 def _tiles(width: int) -> list[slice]:

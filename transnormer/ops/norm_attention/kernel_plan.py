@@ -31,15 +31,20 @@ _LONGEST_UNDONE = 4096
 _SHORTEST_UNCUT = 512
 
 
-def wanted_segments(pairs: int, width: int, causal: bool) -> int:
+def wanted_segments(pairs: int, width: int, causal: bool, masked_backward: bool = False) -> int:
     """Into how many segments time is cut for so many pairs of batch and head (measured on an H200 at 8 to 512 of them).
 
     A causal scan over heads up to 64 is fastest with two programs on each multiprocessor, and uncut where three in four
     have one, because a cut costs another pass over k and v. Larger heads take twice as many. So do bidirectional sums,
     which are cut at no cost, and those of small head sizes, whose programs are small, are cut up to that many.
+
+    `masked_backward`: the backward, which has no register to spare for masks, is slow with a multiprocessor to itself
+    (205 us against 170, 32,768 tokens in 8 heads of 64): then heads up to 64 are cut wherever it would have.
     """
     if causal:
         enough, full = (96, 256) if width <= _WIDEST_PIECE else (256, 512)
+        if masked_backward and width <= _WIDEST_PIECE:
+            enough = full
     else:
         full = 512
         enough = full if width < _WIDEST_PIECE else full // 2
@@ -78,13 +83,18 @@ class Plan:
         # Both directions share the boundaries of the segments: a segment is a whole number of either's chunks.
         longest = _LONGEST_CHUNK if causal and self.wide and shared_memory_bytes(q.device) >= _SHARED_BY_LONGEST else 64
         self.forward_chunk = _chunk(self.length, longest)
-        segments = wanted_segments(self.sequences * self.heads, max(self.bd, self.be), causal)
+        pairs, width = self.sequences * self.heads, max(self.bd, self.be)
+        segments = wanted_segments(pairs, width, causal)
         longest_segment = _LONGEST_UNDONE if causal and not self.wide else None
         # Without a cut segments run one after the other and hand the state on, a launch each and no first pass. Each is
         # as long as all before it: where the state is large, little is lost in undoing it.
         self.in_sequence = False
         if bounds is not None:
-            self.segment = _segment_of_packed(triton.cdiv(self.length, self.per_row), segments, longest_segment)
+            shortest = _SHORTEST_UNCUT if segments == 1 else _LONGEST_CHUNK
+            if self.packed == CUT.value:
+                segments = wanted_segments(pairs, width, causal, masked_backward=True)
+            mean = triton.cdiv(self.length, self.per_row)
+            self.segment = _segment_of_packed(mean, segments, shortest, longest_segment)
             self.segments = (
                 self.per_row if self.packed == UNCUT.value else most_parts(bounds, self.length, self.segment)
             )
@@ -256,13 +266,12 @@ def _doublings(segment: int, length: int) -> int:
     return count
 
 
-def _segment_of_packed(length: int, segments: int, longest: int | None) -> int:
+def _segment_of_packed(length: int, segments: int, shortest: int, longest: int | None) -> int:
     """Tokens of a segment of packed sequences whose mean length is this, if so many of them are wanted.
 
-    A power of two, again by comparison. Where sequences need no cut, it is one that most of them fit, and long enough
-    that states at borders are few beside tokens.
+    A power of two, again by comparison. Where sequences need no cut, it is one that most of them fit.
     """
-    wanted, size = (2 * length, _SHORTEST_UNCUT) if segments == 1 else (triton.cdiv(length, segments), _LONGEST_CHUNK)
+    wanted, size = 2 * length if segments == 1 else triton.cdiv(length, segments), shortest
     while size < wanted and size != longest:
         size *= 2
     return size
