@@ -173,3 +173,19 @@ def test_what_processes_that_share_sequences_cannot_do() -> None:
     learned = backbone(small("t2", position_embedding="learned", max_position_embeddings=31))
     with pytest.raises(ConfigError, match="input of 32 tokens, but the learned positions end at 31"):
         learned(ids, context=NOBODY)
+
+
+class OthersWithoutTokens(Context):
+    """As one of two processes of which the other has zeros, so that what this one sends is all there is."""
+
+    def sum_of_others(self, x: Tensor, *, causal: bool) -> Tensor:
+        return torch.zeros_like(x) if x.isfinite().all() else x
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_lies_in_padding_is_not_sent(causal):
+    mixer = build_mixer("norm", hidden_size=16, num_heads=2, causal=causal, max_length=LENGTH)
+    x, mask = torch.randn(1, LENGTH, 16), torch.arange(LENGTH)[None] < 40
+    x[~mask] = torch.nan
+    y = mixer(x, mask, context=OthersWithoutTokens(0, 2, group=None))
+    assert y[mask].isfinite().all()

@@ -108,6 +108,16 @@ def test_half_precision_accumulates_in_float32(dtype, autocast, causal):
     assert last.item() == (4096 if dtype == torch.bfloat16 else length)  # float16 is returned as float32
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_partial_sums_are_not_rounded_either(causal):
+    """With a two among the ones each of them is odd; without, they are multiples of 64, which bfloat16 can hold."""
+    ones = torch.ones(1, 4095, 1, 1, dtype=torch.bfloat16)
+    values = ones.clone()
+    values[:, 0] = 2
+    _, state = norm_attention(ones, ones, values, causal=causal, feature_map="identity", return_state=True)
+    assert state.item() == 4096
+
+
 def test_a_wrong_call_says_what_is_wrong():
     q, k, v, state = inputs(2, 10)
     with pytest.raises(ConfigError, match="did you mean '1\\+elu'"):

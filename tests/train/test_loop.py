@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -343,17 +344,49 @@ def test_of_equal_scores_the_first_is_the_best(store: Path, tmp_path: Path, monk
     assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == 1
 
 
-def test_every_step_draws_its_own_dropout(store: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_first_score_of_nan_does_not_stay_the_best(store: Path, tmp_path: Path, monkeypatch) -> None:
+    metrics, scores = CausalLM.metrics, [math.nan, 3.0, 4.0, 4.0]  # the last is that of the test split
+    monkeypatch.setattr(CausalLM, "metrics", lambda self, sums: {**metrics(self, sums), "perplexity": scores.pop(0)})
+    train(tiny_config(store, train__steps=3, train__eval_every=1), tmp_path / "run", show=False)
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == 2
+
+
+def test_every_step_of_every_rank_draws_its_own_dropout(store: Path, tmp_path: Path, monkeypatch) -> None:
     seeds = []
-    made = TrainingStep._train
+    made, advance = TrainingStep._train, TrainingStep.advance
 
     def noted(self):
         seeds.append(torch.initial_seed())
         made(self)
 
+    def of_rank_3(self, step, batches):
+        with monkeypatch.context() as patch:
+            patch.setattr(self.ranks, "rank", 3)
+            return advance(self, step, batches)
+
     monkeypatch.setattr(TrainingStep, "_train", noted)
-    train(tiny_config(store, train__steps=4, train__eval_every=4), tmp_path / "run", show=False)
-    assert len(seeds) == len(set(seeds)) == 4
+    monkeypatch.setattr(TrainingStep, "advance", of_rank_3)
+    train(tiny_config(store, seed=5, train__steps=4, train__eval_every=4), tmp_path / "run", show=False)
+    assert seeds == [step_seed(5, step, 3) for step in range(4)]
+
+
+def test_a_batch_larger_than_memory_is_refused_before_it_is_made(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train.batch_size=1000000000000: the inputs alone of a step take"):
+        train(tiny_config(store, train__batch_size=10**12), tmp_path / "run", show=False)
+
+
+def test_a_run_of_any_length_starts_at_once(store: Path, tmp_path: Path, monkeypatch) -> None:
+    """Nothing is made for each step in advance."""
+    advance = TrainingStep.advance
+
+    def once(self, step, batches):
+        assert step == 0
+        advance(self, step, batches)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingStep, "advance", once)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_config(store, train__steps=10**12, optim__warmup_steps=10**11), tmp_path / "run", show=False)
 
 
 def test_a_seed_is_of_one_run_one_step_and_one_rank() -> None:

@@ -96,6 +96,26 @@ def test_rewind_equals_a_run_without_that_batch(position: int, store, tmp_path, 
     assert losses(tmp_path / "run") == losses(tmp_path / "without")
 
 
+def test_a_gradient_that_is_not_finite_changes_no_weight(store, tmp_path, monkeypatch) -> None:
+    """Though the loss is: that of the second micro-batch of the second step."""
+    made, left = TrainingStep._gradients, [4]
+
+    def poisoned(self, loss):
+        gradients = made(self, loss)
+        left[0] -= 1
+        if left[0] == 0:
+            gradients[0].fill_(math.nan)
+        return gradients
+
+    monkeypatch.setattr(TrainingStep, "_gradients", poisoned)
+    train(tiny_config(store, train__nonfinite="skip", train__steps=4), tmp_path / "run", show=False)
+    [event] = journal_lines(tmp_path / "run", "nonfinite")
+    assert event["step"] == 2
+    assert "gradient norm nan" in event["found"]
+    weights = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
 def corrupt_state_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Put a NaN into one weight after the update of a step, as a fault of the memory would."""
     advance = TrainingStep.advance

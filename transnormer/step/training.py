@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
+from transnormer.errors import ConfigError
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.step.adamw import AdamW
 from transnormer.step.execution import RUNS_BEFORE_RECORDING, Execution
@@ -77,18 +79,15 @@ class TrainingStep:
             cast(TransNormerPreTrainedModel, model).gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = AdamW(model, config.optim, execution)
         self.loss = execution.compile(lambda feed: feeds.loss_sum(model, feed))
-        device, steps = execution.device, config.train.steps
-        rates = [(learning_rate(config.optim, steps, s), beta1(config.optim, steps, s)) for s in range(steps)]
-        rates += rates[-1:] * RUNS_BEFORE_RECORDING  # a run may be shorter than that
-        self._rates = torch.tensor(rates, dtype=torch.float64, device=device)
-        self._step = torch.zeros(1, dtype=torch.long, device=device)  # updates scheduled so far
+        device = execution.device
         self._go = torch.ones((), dtype=torch.bool, device=device)  # false once something was not finite
         self._index = torch.zeros(1, dtype=torch.long, device=device)  # steps of this call of `advance` so far
         self._groups: dict[str, list[int]] = {}
         if config.train.log_layer_gradients:
             self._groups = layer_groups([self.optimizer.names[parameter] for parameter in self.optimizer.parameters])
             self._membership = membership(self._groups, device)
-        length = max(config.train.log_every, RUNS_BEFORE_RECORDING)
+        length = max(min(config.train.log_every, config.train.steps), RUNS_BEFORE_RECORDING)
+        self._rates = torch.zeros(length, 2, dtype=torch.float64, device=device)  # learning rate and beta1, likewise
         self._history = torch.zeros(length, 2 + len(self._groups), dtype=torch.float64, device=device)
         self._scale = torch.ones((), device=device)  # one over the number of targets of the global batch
         self._sharded = config.train.parallel == "fsdp"
@@ -100,11 +99,11 @@ class TrainingStep:
         """Compile and record the step, on any batch; the weights stay as they are. `advance` does it otherwise."""
         self._run = self._train
         self.feeds.load("train")
+        self._check_that_batches_fit()
         if self.execution.name == "eager":
             return
         self.model.train()
         self._micro_batches = [_to(feed, self.execution.device) for feed in self._feeds_of(0)]
-        self._step.zero_()
         self._index.zero_()
         self._go.fill_(False)
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]  # BatchNorm learns without an update
@@ -121,7 +120,9 @@ class TrainingStep:
             self.prepare()
         assert self._run is not None
         self.model.train()
-        self._step.fill_(step)
+        optim, steps = self.config.optim, self.config.train.steps
+        rates = [(learning_rate(optim, steps, s), beta1(optim, steps, s)) for s in range(step, step + len(batches))]
+        self._rates[: len(rates)].copy_(torch.tensor(rates, dtype=torch.float64))
         self._index.zero_()
         self._go.fill_(True)
         tokens = []
@@ -167,9 +168,8 @@ class TrainingStep:
                 facts = torch.cat([facts, self._over_shards(self.optimizer.group_norms(self._membership))])
             self._history.index_copy_(0, self._index, facts.double().unsqueeze(0))
             self._go.logical_and_(total.isfinite() & norm.isfinite())
-            rate, first_beta = self._rates.index_select(0, self._step)[0].unbind()
+            rate, first_beta = self._rates.index_select(0, self._index)[0].unbind()
             self.optimizer.update(rate, first_beta, norm, self._go)
-            self._step.add_(1)
             self._index.add_(1)
 
     def _passes(self) -> Iterator[tuple[Batch, bool]]:
@@ -212,6 +212,18 @@ class TrainingStep:
         squares = norms.square()
         self.ranks.sum_in_place(squares)
         return squares.sqrt()
+
+    def _check_that_batches_fit(self) -> None:
+        """What a step reads is put together whole, here: too much of it would not fail, but take all memory first."""
+        size = self.config.train.batch_size
+        one = sum(values.nbytes for values in self.feeds.feed(range(1)).values())
+        needed, there = one * len(self.ranks.share_of(size)), psutil.virtual_memory().total
+        if needed > there:
+            raise ConfigError(
+                f"train.batch_size={size}: the inputs alone of a step take {needed / 2**30:,.0f} GiB, and this machine "
+                f"has {there / 2**30:,.0f}",
+                hint="lower train.batch_size",
+            )
 
     def _feeds_of(self, batch: int) -> list[Batch]:
         """This process's share of a global batch, cut into what fits one forward pass, on the CPU."""

@@ -111,9 +111,9 @@ def _attended(
 ) -> tuple[Tensor, Tensor]:
     """The output and the new state, in plain PyTorch."""
     phi = feature_map_named(feature_map)
-    # Before φ for what a padded token may hold, and after it because φ(0) is a feature, too.
+    # φ(0) need not be zero, but all sums over tokens have v as a factor.
     q, k, v = (zero_padding(x, mask) for x in (q, k, v))
-    q, k = phi(q), zero_padding(phi(k), mask)
+    q, k = phi(q), phi(k)
     if not causal:
         attend = bidirectional_attention
     else:
