@@ -371,7 +371,7 @@ def test_every_step_of_every_rank_draws_its_own_dropout(store: Path, tmp_path: P
 
 
 def test_a_batch_larger_than_memory_is_refused_before_it_is_made(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="train.batch_size=1000000000000: the inputs alone of a step take"):
+    with pytest.raises(ConfigError, match=r"train\.batch_size=1000000000000: the inputs alone of a step take"):
         train(tiny_config(store, train__batch_size=10**12), tmp_path / "run", show=False)
 
 
