@@ -158,7 +158,15 @@ def remove(path: Path) -> None:
     """Delete a folder so that a crash midway leaves only a temporary name, never half of something."""
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    """A folder with all that is in it; of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def move_over(new: Path, path: Path) -> None:
@@ -170,7 +178,7 @@ def move_over(new: Path, path: Path) -> None:
     new.rename(path)
     sync(path.parent)
     if had_one:
-        shutil.rmtree(doomed)
+        _delete(doomed)
 
 
 def remove_leftovers(folder: Path, prefix: str = TEMPORARY) -> None:
@@ -178,10 +186,7 @@ def remove_leftovers(folder: Path, prefix: str = TEMPORARY) -> None:
     if not folder.is_dir():
         return
     for path in folder.glob(f"{prefix}*"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        _delete(path)
 
 
 def partial_prefix(path: Path) -> str:

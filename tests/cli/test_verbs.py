@@ -51,6 +51,7 @@ def test_dry_run_prints_a_config_that_can_be_used(cli: Callable, tmp_path: Path)
         ["demo", "data.limit_bytes=100000", "train.execution=cuda_graph", "train.device=cpu"],
         ["demo", "data.store=text", "train.execution=cuda_graph", "train.device=cpu"],
         ["demo", "data.store=text", "data.sequence_length=1000000"],
+        ["demo", "data.store=text", "train.batch_size=1000000000000"],
         ["demo", "--out", "used"],
         ["demo", "--out", "used/config.yaml/run"],
     ],
@@ -91,6 +92,13 @@ def test_dry_run_of_a_sound_run_creates_nothing(
     assert done.code == 0, done.err
     assert done.out.startswith("task: ")
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_dry_run_takes_no_memory_for_weights(cli: Callable, store: Path) -> None:
+    """Those of this model would be petabytes."""
+    sizes = ["model.hidden_size=16777216", "model.num_hidden_layers=2", "model.num_attention_heads=2"]
+    done = cli("train", "demo", f"data.store={store}", *sizes, "--dry-run")
+    assert done.code == 0, done.err
 
 
 def test_names_are_checked_before_any_data_is_prepared(

@@ -81,6 +81,13 @@ def test_tokenizer_travels_with_the_store(tmp_path: Path):
     assert (store.tokenizer_path / "tokenizer.json").is_file()
 
 
+def test_what_a_manifest_says_of_the_tokenizer_is_an_object(tmp_path: Path):
+    with StoreWriter(tmp_path / "store", vocab_size=9, meta={"tokenizer": 3}) as writer:
+        writer.append("train", np.arange(9))
+    with pytest.raises(DataError, match=r"meta\.tokenizer is no object but 3"):
+        TokenStore.open(tmp_path / "store")
+
+
 # Nothing half-written
 
 

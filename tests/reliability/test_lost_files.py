@@ -38,6 +38,31 @@ def test_deleted_checkpoints_are_no_fresh_start(stopped_case: Case, kept: str) -
     assert fingerprint(stopped_case.run) == before
 
 
+def test_a_deleted_folder_of_checkpoints_is_seen_where_nothing_was_logged(case: Case) -> None:
+    """The journal has no line of a step yet, and there was no evaluation."""
+    fault = ("at_file_operation", {"run": str(case.run), "step": 3, "number": 0, "signals": [9]})
+    assert case.train(fault) == -9
+    journal = case.run / "journal.jsonl"
+    journal.write_text("".join(line for line in journal.read_text().splitlines(True) if '"train"' not in line))
+    (case.run / "checkpoints").rmdir()
+    assert case.resume() == 3
+    assert "their folder was there when the journal began" in case.forks.output
+
+
+@pytest.mark.parametrize("step", [6, 9], ids=["older", "newest"])
+def test_a_link_is_no_checkpoint(stopped_case: Case, step: int) -> None:
+    """The older one goes when it is due, the newest is put aside; what is behind it stays."""
+    link = stopped_case.run / "checkpoints" / f"step-{step:08d}"
+    elsewhere = link.rename(stopped_case.run.with_name("elsewhere"))
+    link.symlink_to(elsewhere)
+    before = fingerprint(elsewhere)
+    assert stopped_case.resume() == 0, stopped_case.forks.output
+    stopped_case.require_equal_end()
+    assert not link.is_symlink()
+    assert ("is a symbolic link" in stopped_case.forks.output) == (step == 9)
+    assert fingerprint(elsewhere) == before
+
+
 def test_a_run_that_died_before_its_first_checkpoint_starts_anew(case: Case) -> None:
     fault = ("at_file_operation", {"run": str(case.run), "step": 3, "number": 0, "signals": [9]})
     assert case.train(fault) == -9
@@ -130,21 +155,34 @@ def test_a_resealed_manifest_without_its_fields_is_a_broken_checkpoint(stopped_c
     assert (stopped_case.run / "quarantine" / "step-00000009").is_dir()
 
 
+def change_sealed_state(stopped_case: Case, change: Callable[[dict], object]) -> None:
+    """The state of the newest checkpoint, so that it still agrees with the manifest."""
+    folder = stopped_case.run / "checkpoints" / "step-00000009"
+    state = json.loads((folder / "state.json").read_text())
+    change(state)
+    content = json.dumps(state).encode()
+    (folder / "state.json").write_bytes(content)
+    facts = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    reseal(folder, lambda manifest: manifest["files"].update({"state.json": facts}))
+    verify(folder)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("best", {"step": "x"}), ("config", None), ("excluded", "abc"), ("step", -1), ("tokens", "x"), ("unknown", 1)],
 )
 def test_a_resealed_state_of_another_shape_is_said(stopped_case: Case, key: str, value: object) -> None:
-    folder = stopped_case.run / "checkpoints" / "step-00000009"
-    state = json.loads((folder / "state.json").read_text())
-    content = json.dumps({**state, key: value}).encode()
-    (folder / "state.json").write_bytes(content)
-    facts = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    reseal(folder, lambda manifest: manifest["files"].update({"state.json": facts}))
-    verify(folder)
+    change_sealed_state(stopped_case, lambda state: state.update({key: value}))
     assert stopped_case.resume() == 3
     assert "is not the state of a run" in stopped_case.forks.output
     assert key in stopped_case.forks.output
+
+
+def test_a_resealed_state_of_another_step_is_said(stopped_case: Case) -> None:
+    """Without one it would be that of a run that has not begun, with the weights of one that has."""
+    change_sealed_state(stopped_case, lambda state: state.pop("step"))
+    assert stopped_case.resume() == 3
+    assert "is the state after step 0, and its folder has another step" in stopped_case.forks.output
 
 
 @pytest.mark.parametrize("content", ["", "[]", "[" * 100_000])

@@ -127,7 +127,8 @@ def test_a_run_that_stopped_before_its_first_checkpoint_reads_the_weights_again(
     config = child(init, store=store)
     train(config, tmp_path / "whole", show=False)
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        shutil.rmtree(path)
     for name in ("result.json", "best.json"):
         (tmp_path / "run" / name).unlink()
     journal = tmp_path / "run" / "journal.jsonl"

@@ -151,6 +151,8 @@ class Manifest(AnyManifest):
         for name, split in self.splits.items():
             if sum(shard.tokens for shard in split.shards) != split.tokens:
                 return f"splits.{name}.tokens is not the sum of its shards"
+        if not isinstance(self.meta.get("tokenizer", {}), dict):
+            return f"meta.tokenizer is no object but {self.meta['tokenizer']!r}"
         return None
 
     def files(self) -> list[RecordedFile]:

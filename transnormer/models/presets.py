@@ -11,6 +11,8 @@ Names and sizes are data: only making a config of them loads torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -251,15 +253,23 @@ def model_config(section: ModelSection, **fields: Any) -> TransNormerConfig:
 
 
 def build_without_memory(section: ModelSection) -> None:
-    """Raise what building the backbone of a run would; its tensors have shapes and no content."""
+    """Raise what building the backbone of a run would."""
     config = model_config(section)
+    from transnormer.models.backbone import TransNormerModel
+
+    with without_memory():
+        TransNormerModel(config)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """A model that is built here has tensors with shapes and no content, and draws no random numbers."""
     import torch
 
-    from transnormer.models.backbone import TransNormerModel
     from transnormer.models.config import size_errors
 
     with torch.random.fork_rng(devices=[]), torch.device("meta"), size_errors("the model"):
-        TransNormerModel(config)
+        yield
 
 
 def preset(name: str, **overrides: Any) -> TransNormerConfig:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
-from transnormer.errors import ConfigError
 from transnormer.models.backbone import TransNormerPreTrainedModel
 from transnormer.step.adamw import AdamW
 from transnormer.step.execution import RUNS_BEFORE_RECORDING, Execution
@@ -99,7 +97,6 @@ class TrainingStep:
         """Compile and record the step, on any batch; the weights stay as they are. `advance` does it otherwise."""
         self._run = self._train
         self.feeds.load("train")
-        self._check_that_batches_fit()
         if self.execution.name == "eager":
             return
         self.model.train()
@@ -212,18 +209,6 @@ class TrainingStep:
         squares = norms.square()
         self.ranks.sum_in_place(squares)
         return squares.sqrt()
-
-    def _check_that_batches_fit(self) -> None:
-        """What a step reads is put together whole, here: too much of it would not fail, but take all memory first."""
-        size = self.config.train.batch_size
-        one = sum(values.nbytes for values in self.feeds.feed(range(1)).values())
-        needed, there = one * len(self.ranks.share_of(size)), psutil.virtual_memory().total
-        if needed > there:
-            raise ConfigError(
-                f"train.batch_size={size}: the inputs alone of a step take {needed / 2**30:,.0f} GiB, and this machine "
-                f"has {there / 2**30:,.0f}",
-                hint="lower train.batch_size",
-            )
 
     def _feeds_of(self, batch: int) -> list[Batch]:
         """This process's share of a global batch, cut into what fits one forward pass, on the CPU."""

@@ -128,6 +128,8 @@ def newest_valid(checkpoints: Path, quarantine_folder: Path) -> Found:
     quarantined: list[Quarantined] = []
     for candidate in reversed(list_checkpoints(checkpoints)):
         try:
+            if candidate.is_symlink():  # the files behind it are not this run's to keep or to delete
+                raise BrokenCheckpoint(f"{candidate} is a symbolic link")
             manifest = verify(candidate)
             if step_folder(checkpoints, manifest["step"]) != candidate:
                 raise BrokenCheckpoint(f"{candidate}: the manifest is of step {manifest['step']}")
@@ -273,6 +275,11 @@ def restore(folder: RunFolder, learner: Learner) -> tuple[RunState, list[Quarant
         learner.reset(folder.read_initial())
         return RunState(), []
     state, stored = RunState.read(found.path / _STATE)
+    if step_folder(folder.checkpoints, state.step) != found.path:
+        raise CheckpointError(
+            f"{found.path / _STATE} is the state after step {state.step}, and its folder has another step",
+            hint="it was sealed like this; move the checkpoint away, and the one before is used",
+        )
     _require_same_config(found.path, stored, current)
     learner.load(found.path)
     if lost := learner.ranks.on_main(lambda: _lost_best(folder, state)):

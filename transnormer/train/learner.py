@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
@@ -20,7 +21,7 @@ from transnormer.step.evaluation import Evaluation
 from transnormer.step.execution import CannotRun, Execution, choose_execution
 from transnormer.step.shards import local, rows_of, shard, whole
 from transnormer.step.training import StepOutcome, TrainingStep
-from transnormer.tasks.contract import Feeds
+from transnormer.tasks.contract import Feeds, Task
 from transnormer.tasks.pieces import Pieces
 from transnormer.tasks.registry import build_task
 from transnormer.tasks.token_windows import TokenWindowTask
@@ -35,14 +36,8 @@ class Learner:
     """The part of a run that computes; it neither counts steps nor writes to the run folder by itself."""
 
     def __init__(self, config: RunConfig, ranks: Ranks) -> None:
-        if config.train.batch_size < ranks.num_shares:
-            whom = "groups of processes that share sequences" if ranks.context else "processes"
-            raise ConfigError(
-                f"train.batch_size ({config.train.batch_size}) is smaller than the number of {whom}",
-                hint=f"set train.batch_size to at least {ranks.num_shares}",
-            )
         self.config, self.ranks = config, ranks
-        self.task = build_task(config)
+        self.task = fitting_task(config, ranks)
         name = choose_execution(config.train, ranks.device, ranks.world_size)
         self.execution = Execution(name, ranks.device, bf16=ranks.uses_bf16)
         self.sharded = config.train.parallel == "fsdp"
@@ -232,6 +227,28 @@ class Learner:
     def _seeded_model(self) -> Any:
         torch.manual_seed(self.config.seed)
         return self.task.build_model()
+
+
+def fitting_task(config: RunConfig, ranks: Ranks) -> Task:
+    """The task of a run whose batches can be shared out among its processes and held in memory."""
+    size = config.train.batch_size
+    if size < ranks.num_shares:
+        whom = "groups of processes that share sequences" if ranks.context else "processes"
+        raise ConfigError(
+            f"train.batch_size ({size}) is smaller than the number of {whom}",
+            hint=f"set train.batch_size to at least {ranks.num_shares}",
+        )
+    task = build_task(config)
+    # A step's inputs are put together whole: too many of them would take all memory before anything failed.
+    one = sum(values.nbytes for values in task.train_batch(range(1)).values())
+    needed, there = one * len(ranks.share_of(size)), psutil.virtual_memory().total
+    if needed > there:
+        raise ConfigError(
+            f"train.batch_size={size}: the inputs alone of a step take {needed / 2**30:,.0f} GiB, and this machine has "
+            f"{there / 2**30:,.0f}",
+            hint="lower train.batch_size",
+        )
+    return task
 
 
 def count_parameters(model: nn.Module) -> int:

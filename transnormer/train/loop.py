@@ -16,7 +16,7 @@ from transnormer.config.schema import RunConfig
 from transnormer.environment import describe_process
 from transnormer.errors import NonFiniteError, Preempted, command
 from transnormer.journal import logged_tokens
-from transnormer.models.presets import build_without_memory
+from transnormer.models.presets import build_without_memory, without_memory
 from transnormer.signals import EvaluationInterrupted, StopSignals, signals_afterwards
 from transnormer.step.execution import choose_execution
 from transnormer.step.schedules import learning_rate
@@ -34,7 +34,7 @@ from transnormer.train.checkpoint import (
 )
 from transnormer.train.context import require_pieces
 from transnormer.train.continuation import changed_config, in_words, require_steps_left
-from transnormer.train.learner import Learner
+from transnormer.train.learner import Learner, fitting_task
 from transnormer.train.ranks import Ranks
 from transnormer.train.recorder import Recorder, require_tensorboard
 from transnormer.train.result import write_result
@@ -85,7 +85,12 @@ def rehearse(config: RunConfig, out: Path | str | None = None) -> RunConfig:
         build_without_memory(config.model)
         return config
     config = settled(config)
-    Learner(config, ranks).take_initial()
+    choose_execution(config.train, ranks.device, ranks.world_size)
+    task = fitting_task(config, ranks)
+    with without_memory():
+        task.build_model()
+    if config.model.init is not None:
+        Learner(config, ranks).take_initial()
     return config
 
 

@@ -206,7 +206,11 @@ class RunFolder:
         line = last_line(self.journal_file, "train")
         save_every = self.read_config().train.save_every
         # The step after a save is made once the checkpoint is on the disk.
-        return f"the journal goes to step {line['step']}" if line and line["step"] > save_every else None
+        if line and line["step"] > save_every:
+            return f"the journal goes to step {line['step']}"
+        if self.journal_file.exists() and not self.checkpoints.exists():
+            return "their folder was there when the journal began"
+        return None
 
     def read_segments(self) -> list[dict[str, Any]]:
         """Every process that made steps of the run: the step it began after, its date, command and commit.
