@@ -204,7 +204,7 @@ NORM_GPU = [
 def test_norm_attention_kernel(case, dtype, segments, monkeypatch):
     from transnormer.ops.norm_attention import kernel_plan
 
-    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_: 1 if segments == "one segment" else 128)
+    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_, **__: 1 if segments == "one segment" else 128)
     length, d, e, causal, masked = case
     shapes = [(2, length, 2, d), (2, length, 2, d), (2, length, 2, e)]
     inputs = tensors(*shapes, dtype=dtype, device=DEVICE)

@@ -73,7 +73,10 @@ def test_norm_attention(case, monkeypatch):
     from transnormer.ops.norm_attention import kernel_plan
 
     # At most a dozen programs, so that segments are more than a chunk long.
-    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda pairs, *_: -(-12 // pairs) if case.many_segments else 1)
+    def wanted(pairs, *_, **__):
+        return -(-12 // pairs) if case.many_segments else 1
+
+    monkeypatch.setattr(kernel_plan, "wanted_segments", wanted)
     if case.short_segments:
         monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 128)
     monkeypatch.setattr(kernel_plan, "_AT_ONCE", 0 if case.limited else 10**9)

@@ -152,7 +152,7 @@ def test_norm_kernels_find_the_states_between_segments(causal, carried, segments
     """Sequences of one segment, of several whole ones, and of one more token, in slots of which some are empty."""
     from transnormer.ops.norm_attention import kernel_plan
 
-    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_: segments)
+    monkeypatch.setattr(kernel_plan, "wanted_segments", lambda *_, **__: segments)
     monkeypatch.setattr(kernel_plan, "_SHORTEST_UNCUT", 64)
     monkeypatch.setattr(kernel_plan, "_LONGEST_UNDONE", 128)
     q, k, v, state, cu_seqlens = (x.to(DEVICE) for x in inputs([300, 1, 128, 65, 129, 256], dtype=torch.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -184,14 +185,11 @@ def poison_shard(rank: int, step: int) -> None:
     """Make one gradient infinite in the shard of one rank, when the batch of a step is met first."""
     from transnormer.step.training import TrainingStep
 
-    gradients_of = TrainingStep._gradients
-    met = False
+    gradients_of, made = TrainingStep._gradients, itertools.count()
 
     def poisoned(self: Any, loss: Any) -> Any:
-        nonlocal met
         gradients = gradients_of(self, loss)
-        if os.environ["RANK"] == str(rank) and int(self._step) + 1 == step and not met:
-            met = True
+        if next(made) // len(self._micro_batches) + 1 == step and os.environ["RANK"] == str(rank):
             gradients[0][0] = float("inf")
         return gradients
 
