@@ -71,7 +71,10 @@ def test_tensors_of_another_shape_are_refused(case: Case, model: Path, command: 
     tensors = load_file(file)
     name = max(tensors, key=lambda each: tensors[each].numel())
     save_file({**tensors, name: tensors[name][1:].clone()}, file, metadata={"format": "pt"})
+    rows, columns = tensors[name].shape
     assert run(case, command, model) == 5
+    wanted = f"its {name} is [{rows - 1}, {columns}], and its config asks for [{rows}, {columns}]"
+    assert wanted in case.forks.output
     assert "Traceback" not in case.forks.output
 
 

@@ -23,14 +23,23 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
     """The model of a folder by a class of transformers or of ours, in evaluation mode, or a DataError.
 
     transformers gives random values to what the file has no tensor for, and reads pickles where there is no safetensors
-    file: both are refused here.
+    file: both are refused here. Of tensors of another shape it is told to go on, because what it says of them is cut off.
     """
     require_small(*folder.glob("*.json"))
     for weights in folder.glob("*.safetensors"):
         with read_errors(weights):
             weights.open("rb").close()  # to safetensors, what may not be read does not exist
     with loading_errors(folder), no_progress_bars(), _no_warnings():
-        model, report = cls.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **LOCAL, **options)
+        model, report = cls.from_pretrained(
+            folder, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **options
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, wanted = mismatched[0]
+        others = f" (and {len(mismatched) - 1} more differ)" if mismatched[1:] else ""
+        raise DataError(
+            f"{folder} cannot be loaded: its {name} is {list(found)}, and its config asks for {list(wanted)}{others}",
+            hint="its weights and its config.json are of two models; save or export the model again",
+        )
     if missing := sorted(report["missing_keys"]):
         others = f" and {len(missing) - 1} more" if missing[1:] else ""
         there = f", but {sorted(report['unexpected_keys'])[0]}" if report["unexpected_keys"] else ""
