@@ -23,7 +23,7 @@ def load_pretrained(cls: Any, folder: Path, **options: Any) -> Any:
     """The model of a folder by a class of transformers or of ours, in evaluation mode, or a DataError.
 
     transformers gives random values to what the file has no tensor for, and reads pickles where there is no safetensors
-    file: both are refused here. Of tensors of another shape it is told to go on, because what it says of them is cut off.
+    file: both are refused here. It is told to go on where shapes differ, because what it says of them is cut off.
     """
     require_small(*folder.glob("*.json"))
     for weights in folder.glob("*.safetensors"):
