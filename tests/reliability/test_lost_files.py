@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lra_files import SOURCES
 from real_runs import Case, Forks, fingerprint
+from safetensors.torch import load_file, save_file
 from tiny_run import journal_lines, losses, weights_hash
 
 from transnormer.data.lra.prepare import prepare
@@ -176,6 +177,17 @@ def test_a_resealed_state_of_another_shape_is_said(stopped_case: Case, key: str,
     assert stopped_case.resume() == 3
     assert "is not the state of a run" in stopped_case.forks.output
     assert key in stopped_case.forks.output
+
+
+def test_resealed_weights_of_another_model_are_said_in_a_line(stopped_case: Case) -> None:
+    folder = stopped_case.run / "checkpoints" / "step-00000009"
+    file = folder / "model.safetensors"
+    save_file({f"x.{name}": tensor for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    facts = {"size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    reseal(folder, lambda manifest: manifest["files"].update({file.name: facts}))
+    assert stopped_case.resume() == 3
+    (error,) = (line for line in stopped_case.forks.output.splitlines() if "does not fit this model" in line)
+    assert len(error) < 500
 
 
 def test_a_resealed_state_of_another_step_is_said(stopped_case: Case) -> None:

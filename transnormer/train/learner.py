@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -188,7 +189,8 @@ class Learner:
             else:
                 load_model(self.model, folder / WEIGHTS)
         except (RuntimeError, FileNotFoundError, SafetensorError) as error:
-            raise CheckpointError(f"{folder} does not fit this model: {error}") from error
+            words = textwrap.shorten(str(error), 200, placeholder=" ...")  # safetensors names every tensor
+            raise CheckpointError(f"{folder} does not fit this model: {words}") from error
 
     def load(self, folder: Path) -> None:
         """Take the weights and the optimizer's state of a verified checkpoint."""
