@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transnormer.errors import ConfigError, did_you_mean
-from transnormer.models.presets import GPT2_TOKENS, METHODS, list_presets
+from transnormer.models.presets import BYTE_TOKENS, GPT2_TOKENS, METHODS, list_presets
 
 # A step of a language model, and of a large one: what one GPU holds beside a compiler's check, and one sequence of 32k.
 _TOKENS, _TOKENS_OF_LARGE = 65_536, 32_768
@@ -47,6 +47,9 @@ SETTINGS = {
     ),
     "tiny": Setting("tiny", 1, 4, 128, 4, 64, 0.0, "the language models of the demo"),
     "lm": _language("lm", 6, 512, 8, 0.1, _TOKENS, "the paper's language model"),
+    "enwik8": Setting(
+        "lm", None, 12, 512, 8, 64, 0.0, f"the byte models of lm/enwik8, {_TOKENS:,} a step", BYTE_TOKENS, _TOKENS
+    ),
     "350m": _language("350m", 24, 1024, 16, 0.0, _TOKENS_OF_LARGE, "350 M parameters"),
     "1b": _language("1b", 18, 2048, 32, 0.0, _TOKENS_OF_LARGE, "1 G parameters"),
 }

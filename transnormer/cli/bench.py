@@ -210,7 +210,9 @@ def speed(
     device: Where = Device.cpu,
     lengths: Annotated[str, typer.Option(help="Sequence lengths, k = 1024.")] = "1k,2k,3k,4k,5k",
     methods: Annotated[str | None, typer.Option(help="Comma-separated; all that can run by default.")] = None,
-    setting: Annotated[str, typer.Option(help="Model and batch: paper, skyformer, tiny, lm, 350m or 1b.")] = "paper",
+    setting: Annotated[
+        str, typer.Option(help="Model and batch: paper, skyformer, tiny, lm, enwik8, 350m or 1b.")
+    ] = "paper",
     execution: Annotated[
         Execution, typer.Option(help="Steps op by op, compiled, or compiled and as one CUDA graph.")
     ] = Execution.eager,

@@ -87,6 +87,8 @@ _MLM = {
 }
 
 
+BYTE_TOKENS = 259  # bytes, <pad>, <eos>, <mask>
+
 # "glu" and "ffn" hold what depends on the method's feed-forward layer.
 SIZES: dict[str, dict[str, Any]] = {
     "lm": {
@@ -118,7 +120,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "lra-pathfinder": _lra(512, 1024, 2),
     "lra-image": _lra(256, 1024, 10),
     "tiny": {
-        "vocab_size": 259,  # bytes, <pad>, <eos>, <mask>
+        "vocab_size": BYTE_TOKENS,
         "hidden_size": 128,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
