@@ -79,6 +79,7 @@ def test_a_log_has_lines_now_and_then_and_the_table_at_the_end(
     assert [line.split()[0] for line in lines[3:] if line.strip() and "─" not in line] == [
         *("method", "t2", "vanilla", "t1", "1"),
     ]
+    assert lines[-1] == "1 of 6 finished, 1 waiting, 2 running, 1 failed, 1 stopped (test accuracy)"
 
 
 def test_a_terminal_has_one_table_that_changes(statuses: list[JobStatus], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class JobDisplay:
             table.add_column(column, no_wrap=index == 0, style="bold" if index == 0 else None)
         for row in rows:
             table.add_row(*row)
-        return Group(table, Text(_counts(self._statuses)))
+        return Group(table, Text(f"{_counts(self._statuses)}{_legend(self._statuses)}"))
 
 
 def as_rows(statuses: Sequence[JobStatus]) -> tuple[list[str], list[list[str]]]:
@@ -136,6 +136,12 @@ def _counts(statuses: Sequence[JobStatus]) -> str:
     counts = Counter(status.state for status in statuses)
     parts = [f"{counts[state]} {state.value}" for state in State if counts[state] and state is not State.finished]
     return ", ".join([f"{counts[State.finished]} of {len(statuses)} finished", *parts])
+
+
+def _legend(statuses: Sequence[JobStatus]) -> str:
+    """What the figures of the finished are."""
+    names = dict.fromkeys(status.record.score_name for status in statuses if status.record)
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _speed(rate: float) -> str:

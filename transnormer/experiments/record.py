@@ -178,9 +178,14 @@ class Record(_Strict):
         return 100 * low, 100 * high
 
     @property
+    def score_name(self) -> str:
+        """'test accuracy'."""
+        return f"{'test' if self.test else 'valid'} {self.primary_metric.replace('_', ' ')}"
+
+    @property
     def score_in_words(self) -> str:
         """'test accuracy 40.70'."""
-        return f"{'test' if self.test else 'valid'} {self.primary_metric.replace('_', ' ')} {self.score:.2f}"
+        return f"{self.score_name} {self.score:.2f}"
 
     @property
     def steps_per_second(self) -> float:
