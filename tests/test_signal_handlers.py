@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_second_signal_ends_the_process_at_once() -> None:
     program = (
         "import os, signal\n"
         "from transnormer.signals import StopSignals\n"
-        "with StopSignals():\n"
+        "with StopSignals('after this step'):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print('still here', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -69,7 +70,28 @@ def test_second_signal_ends_the_process_at_once() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "still here\n"
+    assert done.stderr == "SIGTERM: after this step\nstopped at once by SIGTERM\n"
     assert done.returncode == 128 + signal.SIGTERM
+
+
+def test_a_terminal_gets_its_cursor_back_from_a_process_that_ends_at_once() -> None:
+    program = (
+        "import os, signal\n"
+        "from rich.progress import Progress\n"
+        "from transnormer.signals import StopSignals\n"
+        "with StopSignals('after this step'), Progress():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs, env=environment) as process:
+        assert process.wait() == 128 + signal.SIGINT
+    os.close(theirs)
+    written = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l"), "it is hidden first, and then shown again"
+    assert written.index("SIGINT: after this step") < written.index("stopped at once by SIGINT")
 
 
 def test_signals_are_counted_and_the_last_is_known() -> None:

@@ -56,6 +56,15 @@ def disk_errors(path: Path, bytes_needed: int | None = None, hint: str = HINT) -
         raise DiskError(f"cannot write {path}: {reason}", _PERMISSION_HINTS.get(code, hint)) from error
 
 
+def require_place_for(path: Path, hint: str = HINT) -> None:
+    """Raise what writing this file or folder would, before minutes are spent on what is to be in it; write nothing."""
+    with disk_errors(path, hint=hint):
+        if path.is_file():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=nearest_existing(path)).close()
+
+
 def nearest_existing(path: Path) -> Path:
     """The path itself, or the nearest of its parents that is there."""
     return next(each for each in (path, *path.absolute().parents) if each.exists())

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -50,10 +50,14 @@ class CountedSignals:
 
 
 class StopSignals(CountedSignals):
-    """SIGTERM and SIGINT as a flag for the step boundary; a second one ends the process at once, files untouched."""
+    """SIGTERM and SIGINT as a flag for the step boundary; a second one ends the process at once, files untouched.
 
-    def __init__(self) -> None:
+    `promise` is what the first one will do, told at once: a step may take longer than a person waits before the second.
+    """
+
+    def __init__(self, promise: str = "") -> None:
         super().__init__()
+        self._promise = promise
         self._evaluating = False
 
     @contextmanager
@@ -69,8 +73,11 @@ class StopSignals(CountedSignals):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received:
+            _write(f"stopped at once by {signal.Signals(number).name}", show_cursor=True)
             os._exit(128 + number)
         super()._handle(number, frame)
+        if self._promise:
+            _write(f"{signal.Signals(number).name}: {self._promise}")
         if self._evaluating:
             raise EvaluationInterrupted
 
@@ -103,6 +110,14 @@ def sigterm_raises() -> Iterator[None]:
     numbers = (signal.SIGTERM,) if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else ()
     with _handled(numbers, _raise_terminated):
         yield
+
+
+def _write(line: str, show_cursor: bool = False) -> None:
+    """A line on stderr from within a handler; below the bar of a terminal, whose cursor nobody else will show again."""
+    is_terminal = os.isatty(2)
+    before, after = "\n" * is_terminal, "\x1b[?25h" * (show_cursor and is_terminal)
+    with suppress(OSError):  # nobody may be reading
+        os.write(2, f"{before}{line}{after}\n".encode())
 
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:

@@ -138,6 +138,7 @@ def test_what_cannot_be_looked_at_is_named(cli, finished_run, tiny, store, tmp_p
     assert "--head 0: the model has heads 1 to 2" in cli("analyse", "attention", finished_run, "--head", "0").err
     assert "two texts" in cli("analyse", "attention", finished_run, "--prompt", "a", "--text", "b").err
     assert "the prompt has 1 token\n" in cli("analyse", "attention", finished_run, "--prompt", "a").err
+    assert "no.txt does not exist" in cli("analyse", "dilution", finished_run, "--text", "no.txt").err
     short = tmp_path / "short.txt"
     short.write_text("a")
     assert "too few" in cli("analyse", "dilution", finished_run, "--text", short).err

@@ -34,10 +34,11 @@ except SystemExit as ending:
         ("train demo --out full", "full is not empty"),
         ("train demo --out run", "run already holds a run"),
         ("train demo --out run --dry-run", "run already holds a run"),
-        ("resume new", "new is not a run folder"),
+        ("resume new", "new does not exist"),
+        ("resume full", "full is not a run folder"),
         ("resume broken", "train.stepz: no such key"),
-        ("eval new", "new is not a run folder"),
-        ("analyse recall new", "new is not a run folder"),
+        ("eval new", "new does not exist"),
+        ("analyse recall new", "new does not exist"),
         ("analyse gradients --after 3", "--after is about the steps of runs"),
         ("eval run --carry --stride 4", "--carry reads without windows"),
         ("generate new", "new does not exist"),
@@ -80,7 +81,12 @@ except SystemExit as ending:
         ("data prepare full/x --out new", "'full/x' is no corpus"),
         ("data prepare full/x", "transnormer data prepare --text full/x --out store"),
         ("data prepare misspelt.txt --out new", "transnormer data prepare --text misspelt.txt --out new"),
-        ("help trian", "No such command 'trian'"),
+        ("help trian", "no command 'trian'\nhint: did you mean 'train'?"),
+        ("help data prepare python", "no command 'data prepare python'"),
+        ("data prepare full --out new", "transnormer data prepare --text 'full/*' --out new"),
+        ("data prepare --text full/x.md full/y.md full/z.md --out new", "--text 'full/*.md' --out new"),
+        ("explain optimi", "did you mean 'optim'?"),
+        ("explain vocab", "did you mean 'data.vocab_size'"),
         ("bench loss --vocabularies many", "--vocabularies: 'many' is not a number"),
         ("bench decode --preset t2", "unknown preset 't2'"),
         ("bench decode --against linformer-lm", "linformer has no causal form"),
@@ -98,14 +104,34 @@ def test_what_was_typed_is_checked_before_torch_is_loaded(command: str, message:
     [
         ("train lm/text --out new data.store=full", "full is not a token store"),
         ("train lm/text --out new data.source=no.txt", "no.txt does not exist"),
-        ("train lra/text --out new data.store=none", "none is not a token store"),
+        ("train lra/text --out new data.store=none", "none does not exist"),
         ("data prepare --text no.txt --out new", "no.txt does not exist"),
         ("data prepare --text no*.txt --out new", "no file matches 'no*.txt'"),
+        ("eval run --text no*.txt", "no file matches 'no*.txt'"),
         ("data prepare wikitext103 --source full --out new", "wiki.train.tokens is missing"),
     ],
 )
 def test_data_that_are_missing_are_told_before_torch_is_loaded(command: str, message: str, tmp_path: Path) -> None:
     refused(command, message, tmp_path, code=5)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "demo --out /proc/no",
+        "export final --out /proc/no",
+        "eval run --out /proc/no.json",
+        "predict run --out /proc/no",
+        "analyse gradients --out /proc/no",
+        "analyse gradients run --out /proc/no",
+        "data prepare python --out /proc/no",
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_torch_is_loaded(command: str, tmp_path: Path) -> None:
+    """In /proc not even root can."""
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "config.json").write_text("{}")
+    refused(command, "cannot write /proc/no", tmp_path, code=6)
 
 
 def refused(command: str, message: str, tmp_path: Path, code: int) -> None:

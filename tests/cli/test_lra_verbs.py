@@ -134,8 +134,8 @@ def test_show_prints_trees_and_excerpts(cli: Callable, tmp_path: Path) -> None:
         (["show", "lra/listop"], 2, "did you mean 'lra/listops'?"),
         (["show", "lra/text"], 2, "needs a source"),
         (["show", "lra/listops", "--split", "test"], 2, "leave --split out"),
-        (["show", "absent"], 5, "is not a store of examples"),
-        (["verify", "absent"], 5, "no manifest.json"),
+        (["show", "absent"], 5, "absent does not exist"),
+        (["verify", "absent"], 5, "absent does not exist"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(

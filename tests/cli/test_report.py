@@ -40,7 +40,7 @@ def test_a_site_of_results_and_runs(cli: Callable, finished_run: Path, tmp_path:
         (["--results", "nowhere", "--out", "site"], "nowhere is not a folder"),
         (["--results", ".", "--out", "site"], ". has no records"),
         (["--out", "a/b"], "there is no folder a"),
-        (["--runs", "nowhere", "--out", "site"], "nowhere is not a run folder"),
+        (["--runs", "nowhere", "--out", "site"], "nowhere does not exist"),
         ([], "Missing option '--out'"),
     ],
 )

@@ -87,7 +87,7 @@ def test_one_job_as_a_user_types_it(
         (["seed=5"], "seed differs from job to job", "--seeds"),
         (["train.device=cuda"], "torch sees no CUDA device", "train.device=auto"),
         (["data.store=text"], "was prepared for lra/text, the task is lra/listops", ""),
-        (["data.store=absent"], "absent is not a store of examples", ""),
+        (["data.store=absent"], "absent does not exist", ""),
         (["--tasks", "text", "--data", "nested"], "nested/text is not a store of examples", ""),
         (
             ["--tasks", "text", "--data", ".", "data.sequence_length=9"],

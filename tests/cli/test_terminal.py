@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from transnormer.cli.console import print_table
+from transnormer.errors import Preempted
 
 
 def in_terminal(*arguments: str | Path, columns: int = 80) -> str:
@@ -76,7 +77,7 @@ def test_help_is_a_verb(cli: Callable) -> None:
     assert "trian" in unknown.err
 
 
-def test_shells_can_complete_verbs_and_recipes() -> None:
+def test_shells_can_complete_what_has_a_name() -> None:
     def complete(words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "transnormer"],
@@ -94,6 +95,12 @@ def test_shells_can_complete_verbs_and_recipes() -> None:
 
     assert complete("transnormer ge").split() == ["generate"]
     assert complete("transnormer train lm/te").split() == ["lm/text"]
+    assert complete("transnormer train demo optim.warm").split() == ["optim.warmup_steps="]
+    assert complete("transnormer explain optim.warm").split() == ["optim.warmup_steps"]
+    assert complete("transnormer data prepare lra/pa").split() == ["lra/pathfinder"]
+    assert complete("transnormer data prepare enwiki").split() == ["enwiki"]
+    assert complete("transnormer reproduce table12").split() == ["table12"]
+    assert complete("transnormer help data pre").split() == ["prepare"]
 
 
 def test_show_completion(tmp_path: Path) -> None:
@@ -215,9 +222,39 @@ def test_ctrl_c_while_something_is_loaded(loaded: str, command: str, code: int, 
     assert done.returncode == code
 
 
+def test_a_demo_that_is_stopped_goes_on_as_a_demo(cli: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: object) -> None:
+        raise Preempted("stopped by SIGINT after step 3, which is saved", hint="`transnormer resume my demo/t2-tiny`")
+
+    monkeypatch.setattr("transnormer.experiments.demo.train_twins", stopped)
+    done = cli("demo", "--out", "my demo", "train.steps=9")
+    assert "hint: `transnormer demo --out 'my demo' train.steps=9` goes on where it stopped" in done.err
+    assert done.code == 75
+
+
 @pytest.mark.parametrize("word", ["lr", "optim.lr"])
 def test_a_key_is_found_by_its_last_word(cli: Callable, word: str) -> None:
     assert cli("explain", word).out.startswith("optim.lr\n  peak learning rate")
+
+
+def test_a_recipe_is_explained_for_both_devices(cli: Callable) -> None:
+    rows = {line.split()[0]: line for line in cli("explain", "lm/text").out.splitlines() if line.strip()}
+    assert rows["key"].split()[-3:] == ["on", "a", "CPU"]
+    assert "t2-lm" in rows["model.preset"]
+    assert rows["model.preset"].split()[-1] == "t2-tiny"
+    assert "on a CPU" not in cli("explain", "lm/enwiki").out
+    assert rows["seed"].split()[-1] == "default"
+
+
+def test_eval_takes_a_pattern(cli: Callable, finished_run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"words of {name} " * 50)
+    done = cli("eval", finished_run, "--text", tmp_path / "*.txt", "--out", tmp_path / "scores.json")
+    assert done.code == 0, done.err
+    assert sorted(Path(each).name for each in json.loads((tmp_path / "scores.json").read_text())["texts"]) == [
+        "a.txt",
+        "b.txt",
+    ]
 
 
 def test_a_file_in_the_place_of_a_corpus(cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +300,7 @@ def test_who_names_no_run_is_told_which_there_are(
     assert "runs there are: runs/one\n" in cli(verb, "on").err
     assert "'other place/two'" in cli(verb, "other place/tow").err
     assert cli(verb, "on").code == 2
+    assert cli(verb, tmp_path / "runs" / "on").err.endswith("runs/one\n"), "once, whatever the ways to it"
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def test_explain(cli: Callable) -> None:
     recipe = {line.split()[0]: line for line in cli("explain", "lm/text", "seed=4").out.splitlines() if line.strip()}
     assert "override seed=4" in recipe["seed"]
     assert "lm/text, line " in recipe["train.steps"]
-    assert recipe["optim.lr"].split()[1:] == ["0.0005", "default"]
+    assert recipe["optim.lr"].split()[1:] == ["0.0005", "default", "0.002"]
 
 
 def test_doctor_says_which_backend_and_why(cli: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

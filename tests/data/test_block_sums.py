@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -92,3 +94,15 @@ def test_sums_of_a_file_and_places_in_words(tmp_path: Path) -> None:
     _, changed = sums_of(path)
     assert place_of(changed, zeros) == " in bytes 0 to 65,535 and elsewhere, 2 blocks in all"
     assert place_of(zeros, zeros) == ""
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the reader may not see need not be thrown away."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("transnormer.data.manifest.sums_of", refuse)
+    with pytest.raises(DataError, match="cannot read .*: Permission denied") as refused:
+        TokenStore.open(store).verify()
+    assert "remove" not in str(refused.value.hint)

@@ -24,6 +24,7 @@ def test_signal_between_steps(case: Case, number: signal.Signals) -> None:
     os.kill(pid, number)
     os.kill(pid, signal.SIGCONT)
     assert case.forks.wait(pid) == 75
+    assert f"{number.name}: stopping after this step, which is saved" in case.forks.output
     assert "transnormer resume" in case.forks.output
     assert losses(case.run)[-1][0] == 5, "the step in progress is finished, and no other"
     assert case.resume() == 0, case.forks.output

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transnormer.files import disk_errors, nearest_existing, write_json, write_text
+from transnormer.files import disk_errors, require_place_for, write_json, write_text
 
 _HINT = "choose another --out"
 
@@ -19,8 +18,7 @@ def require_writable(path: Path) -> None:
         with disk_errors(file, hint=_HINT):
             if file.exists():
                 file.open("ab").close()
-    with disk_errors(path, hint=_HINT):
-        tempfile.TemporaryFile(dir=nearest_existing(path.parent)).close()
+    require_place_for(path, _HINT)
 
 
 def recorded(

@@ -11,6 +11,7 @@ from transnormer.cli.analyse_dilution import names_of, read_run_config
 from transnormer.cli.console import load_torch, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
+from transnormer.files import require_place_for
 
 _LENGTH = 48  # tokens whose names can be read in the picture
 
@@ -43,6 +44,7 @@ def attention(
         raise ConfigError("--prompt and --text are two texts", "leave one of them out")
     folder = model_folder(run, checkpoint)  # before torch is loaded, which takes seconds
     config = read_run_config(run, text if prompt is None else prompt)
+    require_place_for(out)
     load_torch()
     from transnormer.analysis import attention_maps
     from transnormer.analysis.figure_files import write_finding

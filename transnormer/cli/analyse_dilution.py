@@ -11,6 +11,7 @@ from transnormer.cli.analyse_gradients import names_of
 from transnormer.cli.console import load_torch, print_note, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
+from transnormer.files import require_place_for
 
 
 def dilution(
@@ -36,6 +37,7 @@ def dilution(
     """
     folders = [model_folder(run, checkpoint) for run in runs]  # before torch is loaded, which takes seconds
     configs = [read_run_config(run, text) for run in runs]
+    require_place_for(out)
     load_torch()
     from transnormer.analysis.dilution import RATIOS
     from transnormer.analysis.dilution_of_models import PROTOCOL, draw, measure, points
@@ -79,7 +81,11 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def read_run_config(run: Path, text: Path | str | None) -> Any:
-    """The config of a run folder; None for a model folder, which has no data of its own."""
+    """The config of a run folder; None for a model folder, which has no data of its own and needs the text."""
+    if isinstance(text, Path):
+        from transnormer.data.excerpts import whole_file
+
+        whole_file(text)
     if (run / "config.yaml").is_file():
         from transnormer.train.run_folder import RunFolder
 

@@ -9,6 +9,7 @@ import typer
 
 from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.errors import ConfigError
+from transnormer.files import require_place_for
 
 
 def gradients(
@@ -30,6 +31,7 @@ def gradients(
     """
     if after is not None and not runs:
         raise ConfigError("--after is about the steps of runs, and none is named", "name a run, or leave it out")
+    require_place_for(out)
     load_torch()
     if runs:
         _of_runs(runs, out, after or 0)

@@ -12,6 +12,7 @@ from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.eval import Split
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
+from transnormer.files import require_place_for
 
 if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig
@@ -31,6 +32,7 @@ def recall(
     Example: transnormer analyse recall runs/t2 runs/llama --windows 200
     """
     configs = [_causal_config(run) for run in runs]
+    require_place_for(out)
     load_torch()  # all runs were right
     from transnormer.analysis.figure_files import write_finding
     from transnormer.analysis.provenance import provenance

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ from transnormer.cli.reproduce import reproduce
 from transnormer.cli.resume import resume
 from transnormer.cli.train import train
 from transnormer.cli.verbosity import Quiet, Verbose, is_verbose, set_verbosity, spoken
-from transnormer.errors import DataError, MemoryExhausted, TransNormerError, is_out_of_memory
+from transnormer.errors import ConfigError, DataError, MemoryExhausted, TransNormerError, did_you_mean, is_out_of_memory
 
 _UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 
@@ -53,7 +53,7 @@ app.command("list", cls=Command)(spoken(show_list))
 app.command("explain", cls=Command)(spoken(explain))
 app.command("doctor", cls=Command)(spoken(doctor))
 app.command("export", cls=Command)(spoken(export))
-app.add_typer(report.app, name="report")
+app.add_typer(report.app, name="report", short_help="Pages of runs and of results.")
 bench.app.command("decode", cls=Command)(spoken(decode))
 app.add_typer(bench.app, name="bench")
 app.add_typer(analyse.app, name="analyse")
@@ -80,14 +80,31 @@ def _options(
     """Options of the command itself."""
 
 
+def _verbs(context: typer.Context, begun: str) -> list[str]:
+    """For the shell: the verbs behind those that are there."""
+    known: Any = typer.main.get_command(app)
+    for word in context.params.get("verb") or []:
+        known = getattr(known, "commands", {}).get(word)
+    return [name for name in getattr(known, "commands", {}) if name.startswith(begun)]
+
+
 @app.command("help", cls=Command)
 def show_help(
-    verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]...", help="E.g. train, or data prepare.")] = None,
+    verb: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VERB]...", help="E.g. train, or data prepare.", autocompletion=_verbs),
+    ] = None,
 ) -> None:
     """Show the help of a verb.
 
     Example: transnormer help data prepare
     """
+    known: Any = typer.main.get_command(app)
+    for word in verb or []:
+        verbs = getattr(known, "commands", {})
+        if word not in verbs:
+            raise ConfigError(f"no command '{' '.join(verb or [])}'", did_you_mean(word, verbs) if verbs else None)
+        known = verbs[word]
     app(args=[*(verb or []), "--help"], prog_name="transnormer")
 
 
@@ -115,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except SystemExit as ending:
         if ending.code == _INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would end in a traceback of what is ending
             print_note("stopped")
         raise
     except (MemoryError, RuntimeError) as error:

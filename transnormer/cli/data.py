@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transnormer.cli import completion
 from transnormer.cli.command import Command, Group
 from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.data_pieces import join, split
@@ -33,14 +35,26 @@ Size = Annotated[int | None, typer.Option(min=1, help="Of lra/pathfinder's image
 
 def _refuse_own_text(context: typer.Context, name: str | None) -> str | None:
     """Name what --text is for; as a callback it does so before a missing --out is complained of."""
-    is_task = name is not None and name.startswith(("lra", "glue"))
-    if name is not None and not is_task and (Path(name).is_file() or Path(name).suffix or glob.has_magic(name)):
-        files = [*(context.params.get("text") or []), name]
-        # A shell replaces a pattern without quotes by the files that it finds.
-        texts = (word for file in files for word in ("--text", file))
-        hint = command("data", "prepare", *texts, "--out", context.params.get("out", "store"))
-        raise ConfigError(f"'{name}' is no corpus, it names text of your own", hint)
-    return name
+    from transnormer.data.corpora import corpus_names
+
+    if name is None or name in corpus_names() or name.startswith(("lra", "glue")):
+        return name
+    if not (Path(name).exists() or Path(name).suffix or glob.has_magic(name)):
+        return name
+    told, pattern = f"'{name}' is no corpus, it names text of your own", name
+    if Path(name).is_dir():
+        pattern = f"{name.rstrip('/')}/*{_usual_suffix(Path(name))}"
+    elif context.params.get("text"):
+        # The second of the files by which a shell replaced a pattern without quotes; it may have found more.
+        pattern = str(Path(name).with_name(f"*{Path(name).suffix}"))
+        told = f"'{name}': one --text takes one name or pattern, and a pattern must stand in quotes"
+    raise ConfigError(told, command("data", "prepare", "--text", pattern, "--out", context.params.get("out", "store")))
+
+
+def _usual_suffix(folder: Path) -> str:
+    """The ending that most files in a folder have."""
+    found = Counter(path.suffix for path in folder.iterdir() if path.is_file())
+    return found.most_common(1)[0][0] if found else ""
 
 
 @app.command(cls=Command)
@@ -52,6 +66,7 @@ def prepare(
         typer.Argument(
             metavar="NAME",
             callback=_refuse_own_text,
+            autocompletion=completion.prepared,
             help="python, wikitext103, wikitext2, enwik8, enwiki; lra/listops, lra/text, lra/retrieval, "
             "lra/pathfinder, lra/image; glue/mnli, glue/qnli, glue/qqp, glue/sst2, glue/mrpc, glue/cola, glue/rte; "
             "leave it out with --text.",
@@ -118,9 +133,10 @@ def prepare(
     if not text and name is None:
         raise ConfigError("nothing to prepare", hint="name a corpus, or your own files: --text 'my/*.txt'")
     from transnormer.data.corpora import open_corpus
-    from transnormer.files import require_free
+    from transnormer.files import require_free, require_place_for
 
     require_free(out)
+    require_place_for(out)
     open_corpus(name or "text", text or source)  # says what is missing before anything large is imported
     load_torch()
     from transnormer.data.prepare import prepare as write_store

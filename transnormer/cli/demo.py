@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from transnormer.cli.console import load_torch, print_table, print_text
-from transnormer.errors import command
+from transnormer.errors import Preempted, command
+from transnormer.files import require_place_for
 
 
 def demo(
@@ -28,11 +29,16 @@ def demo(
     from transnormer.config.load import load_config
     from transnormer.experiments.demo import COLUMNS, PROMPT, check, train_twins, write_demo_record, write_sample
 
+    require_place_for(out)
     check(load_config("demo", overrides or []))  # says what is wrong with a key before torch is loaded
     load_torch()
     from transnormer.report.demo_page import write_demo_page
 
-    twins = train_twins(out, overrides or [])
+    try:
+        twins = train_twins(out, overrides or [])
+    except Preempted as stop:
+        again = command("demo", "--out", out, *(overrides or []))
+        raise Preempted(stop.message, hint=f"`{again}` goes on where it stopped") from None
     print_table(COLUMNS, [twin.row() for twin in twins])
     samples = {}
     for twin in twins:

@@ -14,6 +14,7 @@ from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.lists import parse_lengths
 from transnormer.cli.model_folder import Weights, model_folder
 from transnormer.errors import ConfigError
+from transnormer.files import require_place_for
 
 
 class Split(StrEnum):
@@ -28,7 +29,8 @@ def evaluate(
     split: Annotated[Split | None, typer.Option(help="Which held-out split.", show_default="valid")] = None,
     checkpoint: Annotated[Weights | None, typer.Option(help="Which weights of the run.", show_default="final")] = None,
     text: Annotated[
-        list[Path] | None, typer.Option(help="Score this text file instead of a split (may be repeated).")
+        list[str] | None,
+        typer.Option(help="Score text files instead of a split: a name or a pattern in quotes (may be repeated)."),
     ] = None,
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a window.", show_default="as in training")
@@ -60,12 +62,16 @@ def evaluate(
 
     Example: transnormer eval run --contexts 128,512,2k,8k
     """
-    asked = Asked(split, text or [], context, stride, carry, contexts)
+    from transnormer.data.text_files import paths_of
+
+    asked = Asked(split, list(paths_of(text or []).values()), context, stride, carry, contexts)
     asked.check()
     lengths = parse_lengths(contexts, "--contexts") if contexts else None
     if beside and not contexts:
         raise ConfigError("--beside is for the plot of --contexts", "add --contexts 128,256,512")
     _check_files(asked.text, beside or [])
+    if out is not None:
+        require_place_for(out)
     from transnormer.train.run_folder import RunFolder
 
     is_run = (run / "config.yaml").is_file()

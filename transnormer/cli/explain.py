@@ -7,17 +7,25 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from transnormer.cli import completion
 from transnormer.cli.console import print_table, print_text, show_value
 from transnormer.errors import ConfigError
+
+_NEAREST = 5  # names in a hint
 
 
 def explain(
     name: Annotated[
         str,
-        typer.Argument(metavar="KEY|RECIPE", help="A key, a section, a recipe or a YAML file; nothing lists all keys."),
+        typer.Argument(
+            metavar="KEY|RECIPE",
+            help="A key, a section, a recipe or a YAML file; nothing lists all keys.",
+            autocompletion=completion.explained,
+        ),
     ] = "",
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="For a recipe: keys to change.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="For a recipe: keys to change.", autocompletion=completion.overrides),
     ] = None,
 ) -> None:
     """Explain a key, or where each value of a recipe comes from.
@@ -50,16 +58,23 @@ def _explain_recipe(name: str, overrides: list[str]) -> None:
     from transnormer.config.explain import explain_recipe
 
     settings = explain_recipe(name, overrides)
-    rows = [(setting.key.path, setting.value, setting.origin) for setting in settings]
-    print_table(["key", "value", "set by"], rows)
+    rows = [
+        (setting.key.path, setting.value, setting.origin, "" if setting.on_cpu is None else setting.on_cpu)
+        for setting in settings
+    ]
+    columns = ["key", "value", "set by", "on a CPU"]
+    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    print_table(columns[:shown], [row[:shown] for row in rows])
 
 
 def _reject(name: str) -> NoReturn:
-    from transnormer.config.keys import nearest_key
+    from transnormer.config.keys import all_keys, all_sections, nearest_key
     from transnormer.config.recipe import list_recipes
 
     hint = nearest_key(name)
     near = [recipe for recipe in list_recipes() if name in recipe or recipe in name]
+    near = near or [each for each in [*all_sections(), *all_keys()] if name in each]
     if near:
-        hint = f"did you mean {' or '.join(repr(recipe) for recipe in near)}?"
+        more = ", ..." if len(near) > _NEAREST else ""
+        hint = f"did you mean {' or '.join(map(repr, near[:_NEAREST]))}{more}?"
     raise ConfigError(f"'{name}' is neither a key nor a recipe", hint=hint)

@@ -10,7 +10,7 @@ import typer
 
 from transnormer.cli.console import load_torch, print_table, print_text
 from transnormer.cli.model_folder import Weights, model_folder
-from transnormer.files import require_free
+from transnormer.files import require_free, require_place_for
 
 
 class Dtype(StrEnum):
@@ -37,6 +37,7 @@ def export(
     Example: transnormer export run --out my-model --dtype bfloat16
     """
     require_free(out)  # before torch is loaded, which takes seconds
+    require_place_for(out)
     folder = model_folder(run, checkpoint)
     load_torch()
     from transnormer.models.export import export_model

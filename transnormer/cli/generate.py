@@ -71,18 +71,21 @@ def generate(
         sys.stdout.flush()
         shown = True
 
-    pace = stream_text(
-        model,
-        tokenizer,
-        prompt,
-        max_new_tokens,
-        show,
-        sampling=None if greedy else sampling,
-        seed=seed,
-        stop_at_eos=not ignore_eos,
-        compiled=compiled,
-    )
-    show("\n")
+    try:
+        pace = stream_text(
+            model,
+            tokenizer,
+            prompt,
+            max_new_tokens,
+            show,
+            sampling=None if greedy else sampling,
+            seed=seed,
+            stop_at_eos=not ignore_eos,
+            compiled=compiled,
+        )
+    finally:  # what comes next, also after Ctrl-C, begins on a line of its own
+        if shown:
+            show("\n")
     print_note(str(pace))
 
 

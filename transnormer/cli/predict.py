@@ -9,6 +9,7 @@ import typer
 
 from transnormer.cli.console import load_torch, print_text
 from transnormer.cli.model_folder import Weights
+from transnormer.files import require_place_for
 
 
 def predict(
@@ -23,6 +24,7 @@ def predict(
     from transnormer.train.run_folder import RunFolder
 
     RunFolder(run).read_config()  # says what is wrong with it before torch is loaded, which takes seconds
+    require_place_for(out)
     load_torch()
     from transnormer.train.prediction import predict_run
 

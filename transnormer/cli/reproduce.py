@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from transnormer.cli import completion
 from transnormer.cli.console import load_torch
 from transnormer.cli.lists import choose_names, parse_seeds
 from transnormer.errors import ConfigError, did_you_mean
@@ -20,7 +21,12 @@ RUNNERS = ("local", "ray")
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(metavar="TABLE", help="lra, table6, ... (see `transnormer list tables`), or all.")
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="lra, table6, ... (see `transnormer list tables`), or all.",
+            autocompletion=completion.tables,
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -44,8 +50,8 @@ def reproduce(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Columns, comma-separated; lra: listops,text,image,pathfinder,retrieval; "
-            "glue: mnli,qnli,qqp,sst2,mrpc,cola,rte; recall: pairs4,pairs8,...; lm, mlm: that of the set-up; "
+            help="Columns, comma-separated; lra: listops, text, image, pathfinder, retrieval; "
+            "glue: mnli, qnli, qqp, sst2, mrpc, cola, rte; recall: pairs4, pairs8, ...; lm, mlm: that of the set-up; "
             "ablations: its masked and its causal models, e.g. mlm-enwiki,enwiki.",
             show_default="all",
         ),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from transnormer.cli import completion
 from transnormer.cli.console import load_torch
 from transnormer.cli.train import print_outcome
 from transnormer.cli.verbosity import is_quiet
@@ -18,7 +19,11 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What changes from here on, e.g. train.steps=2000."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="What changes from here on, e.g. train.steps=2000.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
 ) -> None:
     """Continue a run from its newest valid checkpoint; a finished run says so.

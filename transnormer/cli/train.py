@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transnormer.cli import completion
 from transnormer.cli.console import load_torch, print_note, print_text, show_value
 from transnormer.cli.verbosity import is_quiet, is_verbose
 from transnormer.errors import ConfigError, command
@@ -16,24 +17,20 @@ if TYPE_CHECKING:
     from transnormer.config.schema import RunConfig, TrainSection
 
 
-def complete_recipe(begun: str) -> list[str]:
-    """The shipped recipes whose names begin so, for the shell."""
-    from transnormer.config.recipe import list_recipes
-
-    return [name for name in list_recipes() if name.startswith(begun)]
-
-
 def train(
     recipe: Annotated[
         str,
         typer.Argument(
             metavar="RECIPE",
             help="A shipped recipe (see `transnormer list recipes`) or a YAML file.",
-            autocompletion=complete_recipe,
+            autocompletion=completion.recipes,
         ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. train.steps=100.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys to change, e.g. train.steps=100.", autocompletion=completion.overrides
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write; must be new or empty.")] = None,
     dry_run: Annotated[

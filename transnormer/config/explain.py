@@ -21,6 +21,7 @@ class Setting:
     key: Key
     value: Any
     origin: str
+    on_cpu: Any = None  # the value there, if it is another
 
 
 def explain(name: str) -> list[Key]:
@@ -39,10 +40,11 @@ def explain(name: str) -> list[Key]:
 
 def explain_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> list[Setting]:
     """Every key of a recipe's task after resolution, with the line, override or default that decided it."""
-    resolved = resolve(recipe, overrides)
+    overrides = list(overrides)
+    resolved, smaller = resolve(recipe, overrides), resolve(recipe, overrides, on_cpu=True).set_by_cpu()
     foreign = resolved.config.foreign_sections()
     return [
-        Setting(key, value_of(resolved.config, path), resolved.origins.get(path, "default"))
+        Setting(key, value_of(resolved.config, path), resolved.origins.get(path, "default"), smaller.get(path))
         for path, key in all_keys().items()
         if path.partition(".")[0] not in foreign
     ]

@@ -57,6 +57,11 @@ ORIGINS = {
 }
 
 
+def corpus_names() -> list[str]:
+    """All of them."""
+    return list(_loaders())
+
+
 def _loaders() -> dict[str, Callable[[list[str]], Corpus]]:
     from transnormer.data.text_files import text_files  # it builds on Corpus
 

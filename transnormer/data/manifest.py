@@ -200,7 +200,8 @@ def read_manifest(store: Path, kind: type[AnyKind]) -> AnyKind:
         hint = "`transnormer data prepare ... --out STORE` writes one"
         if (store / PIECES_FILE).is_file():
             hint = f"it is in pieces: `{command('data', 'join', store, '--out', 'STORE')}` puts them together"
-        raise DataError(f"{store} is not a {kind.kind}: it has no {FILE_NAME}", hint) from None
+        problem = f"is not a {kind.kind}: it has no {FILE_NAME}" if store.exists() else "does not exist"
+        raise DataError(f"{store} {problem}", hint) from None
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("format",) and first["input"] in CONTENTS:
@@ -224,8 +225,9 @@ def check_hashes(store: Path, manifest: AnyManifest) -> None:
         path = store / recorded.file
         try:
             _check_sizes(store, [recorded])
-            with read_errors(path):
-                actual, blocks = sums_of(path)
+            actual, blocks = sums_of(path)
+        except OSError as error:
+            raise DataError.unreadable(path, error) from error  # nothing is known to be wrong with it
         except DataError as problem:
             wrong.append(problem.message)
             continue

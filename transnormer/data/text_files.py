@@ -31,8 +31,8 @@ def text_files(patterns: Sequence[str]) -> Corpus:
     return Corpus("text", _hold_out_tails(files), "of each file the first 90 % train, then 5 % valid, last 5 % test")
 
 
-def _matching(patterns: Sequence[str]) -> list[Excerpt]:
-    """The files in the order of their names; a file that two patterns match counts once."""
+def paths_of(patterns: Sequence[str]) -> dict[Path, Path]:
+    """What names and patterns stand for: by its absolute path each file once, as it was called."""
     found: dict[Path, Path] = {}
     for pattern in patterns:
         if glob.has_magic(pattern) and not Path(pattern).exists():
@@ -43,6 +43,12 @@ def _matching(patterns: Sequence[str]) -> list[Excerpt]:
         else:
             matches = [Path(pattern)]
         found.update({path.resolve(): path for path in matches})
+    return found
+
+
+def _matching(patterns: Sequence[str]) -> list[Excerpt]:
+    """The files in the order of their names; a file that two patterns match counts once."""
+    found = paths_of(patterns)
     if not found:
         hint = "name a pattern: `data prepare` takes --text 'my/*.txt', `train` data.source='my/*.txt'"
         raise ConfigError("no text files were given", hint)

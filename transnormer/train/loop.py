@@ -43,6 +43,7 @@ from transnormer.train.state import Best, RunState
 
 _SPLIT = "valid"  # what a run is evaluated on while it trains
 _STRIDE_SECONDS = 1.0
+_PROMISE = "stopping after this step, which is saved; a second time ends at once, and nothing is saved"
 _PREPARATION = {
     "eager": None,  # nothing that takes time
     "compile": "compiling the step",
@@ -63,7 +64,7 @@ def train(config: RunConfig, out: Path | str, *, show: bool | None = None) -> di
     learner = Learner(config, ranks)  # before the folder exists: a config that cannot be built leaves nothing behind
     learner.take_initial()
     ranks.on_main(folder.create)
-    with _as_only_writer(folder, ranks), StopSignals() as signals:  # from here on there is something to resume
+    with _as_only_writer(folder, ranks), _stop_signals(ranks, show) as signals:  # now there is something to resume
         ranks.on_main(lambda: folder.begin(config, learner.task.store, learner.initial_facts))
         with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder:
             return _finish(Loop(folder, learner, recorder, RunState(), signals))
@@ -118,7 +119,10 @@ def resume(out: Path | str, overrides: Sequence[str] = (), *, show: bool | None 
         require_steps_left(folder, config, state.step, finished=result is not None)
         changes = in_words(before, config, state.step)
         lost_lines = ranks.on_main(lambda: logged_tokens(folder.journal_file, state.step)) != state.logged_tokens
-        with closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder, StopSignals() as signals:
+        with (
+            closing(Recorder(config, folder, active=ranks.is_main, show=show)) as recorder,
+            _stop_signals(ranks, show) as signals,
+        ):
             loop = Loop(folder, learner, recorder, state, signals)
             if lost_lines:
                 recorder.event("lost", f"the journal ends before step {state.step}: the lines up to there are lost")
@@ -137,6 +141,11 @@ def _ranks(config: RunConfig, recorded_threads: int | None = None) -> Ranks:
     """The processes of a run, once it is known that they can share its sequences as they are asked to."""
     require_pieces(config)
     return Ranks(config.train, recorded_threads)
+
+
+def _stop_signals(ranks: Ranks, show: bool | None) -> StopSignals:
+    """Of several processes one answers, and none where nothing is to be shown."""
+    return StopSignals(_PROMISE if ranks.is_main and show is not False else "")
 
 
 def load_run(out: Path | str, checkpoint: Which) -> tuple[Learner, int]:
