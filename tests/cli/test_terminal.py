@@ -227,8 +227,8 @@ def test_a_demo_that_is_stopped_goes_on_as_a_demo(cli: Callable, monkeypatch: py
         raise Preempted("stopped by SIGINT after step 3, which is saved", hint="`transnormer resume my demo/t2-tiny`")
 
     monkeypatch.setattr("transnormer.experiments.demo.train_twins", stopped)
-    done = cli("demo", "--out", "my demo", "train.steps=9")
-    assert "hint: `transnormer demo --out 'my demo' train.steps=9` goes on where it stopped" in done.err
+    done = cli("demo", "--out", "my demo", "train.steps=90")
+    assert "hint: `transnormer demo --out 'my demo' train.steps=90` goes on where it stopped" in done.err
     assert done.code == 75
 
 

@@ -103,6 +103,6 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(store: Path, monkeypa
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr("transnormer.data.manifest.sums_of", refuse)
-    with pytest.raises(DataError, match="cannot read .*: Permission denied") as refused:
+    with pytest.raises(DataError, match=r"cannot read .*: Permission denied") as refused:
         TokenStore.open(store).verify()
     assert "remove" not in str(refused.value.hint)
