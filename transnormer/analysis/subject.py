@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.examples import ExampleStore
+from transnormer.data.manifest import origin_in_brief
 from transnormer.data.open_store import Store
 from transnormer.data.streams import TokenStream, read_texts
 from transnormer.data.tokenizers import encode_text, load_tokenizer
@@ -101,7 +102,10 @@ def texts_of_run(run: RunConfig, length: int, count: int) -> Texts:
     else:
         store = open_store(run)
         sequences = _spread(store.split("valid"), length, count, f"the valid split of {store.path}")
-    facts = {"data": {"store": store.path.name, "digest": store.digest, "meta": store.meta}, "split": "valid"}
+    facts = {
+        "data": {"store": store.path.name, "digest": store.digest, "meta": origin_in_brief(store.meta)},
+        "split": "valid",
+    }
     return Texts(sequences, load_tokenizer(store.tokenizer_path) if store.tokenizer_path else None, facts)
 
 

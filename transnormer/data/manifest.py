@@ -49,6 +49,7 @@ from transnormer.files import read_errors, require_small
 
 FILE_NAME = "manifest.json"
 LARGEST = 256 * 2**20  # bytes: with the crc32 of a store of two terabytes
+_MOST_SOURCES = 8  # files that a record names with their hashes
 PIECES_FILE = "pieces.json"  # what a store that was split into pieces has instead
 # What a store of each format holds, for the message that another kind was needed.
 CONTENTS = {"transnormer-token-store": "running text", "transnormer-example-store": "labelled examples"}
@@ -262,6 +263,11 @@ def _mark(path: Path) -> tuple[int, int]:
     with read_errors(path):
         status = path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+def origin_in_brief(meta: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of where a store comes from: of many files, the digest of the store has the hashes."""
+    return {key: value for key, value in meta.items() if key != "sources" or len(value) <= _MOST_SOURCES}
 
 
 def prepare_again(store: Path) -> str:

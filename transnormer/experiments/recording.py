@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from transnormer.config.load import load_config
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
+from transnormer.data.manifest import origin_in_brief
 from transnormer.data.open_store import Store
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
@@ -27,8 +28,6 @@ from transnormer.experiments.record import (
 from transnormer.experiments.worker_pool import Worker
 from transnormer.tasks.registry import find_data, settled, task_entry
 from transnormer.train.run_folder import RunFolder
-
-_MOST_SOURCES = 8  # files that are named with their hashes; of more, the digest of the store has them all
 
 
 def record_of(job: Job, result: dict[str, Any], store: Store, ended: Worker | None) -> Record:
@@ -83,9 +82,7 @@ def _parent_in(job: Job, result: dict[str, Any]) -> Parent | None:
 
 def data_of(store: Store) -> Data:
     """What a record says about a store."""
-    meta = dict(store.meta)
-    if len(meta.get("sources") or ()) > _MOST_SOURCES:
-        del meta["sources"]
+    meta = origin_in_brief(store.meta)
     if meta.get("differs_from_published") or meta.get("stands_in_for") or meta.get("limit"):
         label = Data.STAND_IN
     elif "corpus" in meta:

@@ -73,7 +73,7 @@ def score_against_speed(results: Path) -> Drawn:
     facts = {
         "sources": [_SPEED, f"{LongRangeArena().folder(setup)}/*.json"],
         "length": LENGTH,
-        "hardware": gpu,
+        "measured_on": gpu,
         "setup": setup,
         "paper": "TransNormer T2 is highest and furthest to the right: the best mean score at the greatest speed.",
     }
@@ -106,6 +106,8 @@ def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:
     lacking = [method for method, figures in PAPER.items() if figures and method not in complete[setup]]
     command = f"transnormer reproduce lra --setup {setup} --methods {','.join(lacking)}"
     notes = [f"methods without a score on all five tasks: {', '.join(lacking)}: {command}"] if lacking else []
+    if reason := experiment.unequal.get(setup):
+        notes.append(f"equal terms: {setup} is the set-up {reason}")
     if setup in stand_ins:
         notes.append(f"the published data of {', '.join(sorted(stand_ins[setup]))}: stand-ins, compare only among ours")
     return setup, complete[setup], notes
