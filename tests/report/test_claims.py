@@ -206,6 +206,18 @@ def test_dilution(record: dict[str, Any] | None, words: str, caveats: tuple[str,
     assert (found.in_words, found.caveats) == (words, caveats)
 
 
+def test_dilution_on_other_text_says_on_which_and_how_deep_the_models_are() -> None:
+    record = dilution(linear=0.5, vanilla=0.8, t2=0.7)
+    for row in record["runs"]:
+        row["data"] = {"digest": "5e", "meta": {"corpus": "python"}}
+    caveats = {claim.text[:16]: claim.caveats for claim in paper_claims([], {}, record)}["Linear attention"]
+    assert caveats == ("on python, in models of 1 and 2 layers", "with one seed")
+    for row in record["runs"]:
+        row["data"]["meta"]["corpus"] = "wikitext103"
+    caveats = {claim.text[:16]: claim.caveats for claim in paper_claims([], {}, record)}["Linear attention"]
+    assert caveats == ("with one seed",)
+
+
 def test_dilution_of_causal_models_is_compared_with_that_of_causal_models() -> None:
     record = dilution(linear=0.65, vanilla=0.8)
     record["runs"] += [{**row, "causal": False} for row in dilution(linear=0.55, vanilla=0.6)["runs"]]

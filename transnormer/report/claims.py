@@ -32,6 +32,7 @@ _KIND_BY_MIXERS = {
     frozenset({"softmax"}): "vanilla",
     frozenset({"diag", "norm"}): "TransNormer",
 }
+_PAPERS_CORPUS = "wikitext103"  # on which it looks at attention
 # Their claims are below; of every other table the claim is its order.
 _WITH_CLAIMS = ("glue", "lm", "lra", "mlm")
 _SHOWN_REASONS = 12
@@ -186,6 +187,10 @@ def _dilution(record: dict[str, Any] | None) -> Claim:
                 checks.append(compare(f"{kind}{how}", samples[kind], f"1+elu{how}", linear, "higher"))
     texts = {str(row.get("data", {}).get("digest", row.get("sha256"))) for row in runs}
     caveats = ["with one of two comparisons"] if len(checks) == 1 else []
+    corpora = dict.fromkeys(row.get("data", {}).get("meta", {}).get("corpus") for row in runs)
+    if others := [name for name in corpora if name not in (None, _PAPERS_CORPUS)]:
+        depths = sorted({len(row["layers"]) for row in runs})
+        caveats.append(f"on {', '.join(others)}, in models of {' and '.join(map(str, depths))} layers")
     outcome = verdict(checks, [*caveats, *(["on different texts"] if len(texts) > 1 else [])])
     return Claim(
         "Linear attention is diluted over the sequence, vanilla attention and TransNormer attend to neighbours",
