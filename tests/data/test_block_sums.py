@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from token_store import new_store
 
 from transnormer.data.block_sums import BLOCK, BlockSums, place_of, sums_of
 from transnormer.data.manifest import FILE_NAME
-from transnormer.data.store import StoreWriter, TokenStore
+from transnormer.data.store import TokenStore
 from transnormer.errors import DataError
 
 TOKENS = 5 * BLOCK  # of two bytes each: two shards of three and two files' worth of blocks
@@ -24,7 +25,7 @@ TOKENS = 5 * BLOCK  # of two bytes each: two shards of three and two files' wort
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     ids = np.random.default_rng(0).integers(0, 1000, TOKENS)
-    with StoreWriter(tmp_path / "store", vocab_size=1000, shard_tokens=3 * BLOCK) as writer:
+    with new_store(tmp_path / "store", vocab_size=1000, shard_tokens=3 * BLOCK) as writer:
         for part in np.array_split(ids, 7):
             writer.append("train", part)
     return tmp_path / "store"

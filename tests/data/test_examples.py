@@ -1,22 +1,27 @@
 """The example store: what is written is read, exists whole or not at all, and any damage is found and named."""
 
+import errno
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from token_store import new_store
 
 from transnormer.data import example_manifest as schema
 from transnormer.data.example_writer import WAITING, ExampleWriter
 from transnormer.data.examples import ExampleStore
 from transnormer.data.manifest import to_json
 from transnormer.data.open_store import open_store
-from transnormer.data.store import StoreWriter, TokenStore
-from transnormer.errors import ConfigError, DataError
+from transnormer.data.store import TokenStore
+from transnormer.errors import ConfigError, DataError, DiskError
 
 FORM = {"task": "lra/text", "vocab_size": 257, "num_labels": 3, "max_length": 9}
 
@@ -84,10 +89,68 @@ def test_nothing_is_left_after_an_example_that_does_not_fit(tmp_path: Path, ids:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_never_replaces_anything(store: ExampleStore):
-    with pytest.raises(ConfigError, match="exists already"):
-        write(store.path, [])
+def test_nothing_is_left_after_an_error(tmp_path: Path):
+    def fail_half_way() -> None:
+        with ExampleWriter(tmp_path / "store", **FORM) as writer:
+            writer.append("train", [np.array([1])], 0)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = ExampleWriter(tmp_path / "store", **FORM).__enter__()
+    writer.append("train", [np.array([1])], 0)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskError, match="No space left"):
+        writer.__exit__(None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_writer_leaves_nothing_at_the_path(tmp_path: Path):
+    script = (
+        "import os, signal, sys, numpy as np\n"
+        "from transnormer.data.example_writer import ExampleWriter\n"
+        f"with ExampleWriter(sys.argv[1], **{FORM}) as writer:\n"
+        "    writer.append('train', [np.array([1])], 0)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "store")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "store").exists()
+    write(tmp_path / "store", []).verify()
+
+
+def test_a_store_never_replaces_anything(tmp_path: Path, store: ExampleStore):
+    (tmp_path / "file").write_text("mine")
+    for taken in (store.path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="exists already"):
+            write(taken, [])
     store.verify()
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", []).verify()
+
+
+def test_two_writers_at_once_the_second_is_refused(tmp_path: Path):
+    path = tmp_path / "store"
+    late = ExampleWriter(path, **FORM).__enter__()
+    late.append("train", [np.array([1])], 0)
+    write(path, [([[5, 6]], 1)])
+    with pytest.raises(ConfigError, match="exists already"):
+        late.__exit__(None, None, None)
+    assert ExampleStore.open(path).split("train").sequence(0).tolist() == [5, 6]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_folder_to_write_to_is_a_disk_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiskError, match="cannot write"):
+        write(tmp_path / "file" / "store", [])
 
 
 @pytest.mark.parametrize("name", ["train-ids-00000.bin", "train-labels-00000.bin", "valid-lengths-00000.bin"])
@@ -163,7 +226,7 @@ def test_counts_that_do_not_add_up(store: ExampleStore, count: str):
 
 
 def test_one_kind_of_store_is_not_taken_for_the_other(tmp_path: Path, store: ExampleStore):
-    with StoreWriter(tmp_path / "text", vocab_size=9) as writer:
+    with new_store(tmp_path / "text", vocab_size=9) as writer:
         writer.append("train", np.arange(9))
     assert isinstance(open_store(store.path), ExampleStore)
     assert isinstance(open_store(tmp_path / "text"), TokenStore)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from token_store import new_store
 
 from transnormer.cli.data_pieces import bytes_in
 from transnormer.data.manifest import PIECES_FILE
-from transnormer.data.store import StoreWriter, TokenStore
+from transnormer.data.store import TokenStore
 from transnormer.data.store_pieces import check_pieces, join_pieces, split_store
 from transnormer.data.tokenizers import byte_tokenizer
 from transnormer.errors import ConfigError, DataError
@@ -28,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Noise, which cannot be compressed, and zeros, which can."""
     path = tmp_path_factory.mktemp("pieces") / "store"
     noise = np.random.default_rng(0).integers(0, 2**16, 21_000)
-    with StoreWriter(path, vocab_size=2**16, shard_tokens=18_000, meta={"corpus": "noise"}) as writer:
+    with new_store(path, vocab_size=2**16, shard_tokens=18_000, meta={"corpus": "noise"}) as writer:
         writer.append("train", noise, 100, 10)
         writer.append("valid", np.zeros(30_000, dtype=np.int64), 7, 1)
     return path
@@ -49,7 +50,7 @@ def test_together_again_it_is_the_store(store: Path, tmp_path: Path, compress: b
 
 
 def test_a_store_of_examples_and_one_with_a_tokenizer(lra_store: Callable[[str], Path], tmp_path: Path):
-    with StoreWriter(tmp_path / "text", tokenizer=byte_tokenizer()) as writer:
+    with new_store(tmp_path / "text", tokenizer=byte_tokenizer()) as writer:
         writer.append("train", np.arange(200))
     for number, store in enumerate((lra_store("lra/text"), tmp_path / "text")):
         split_store(store, tmp_path / f"pieces-{number}", SIZE)

@@ -37,7 +37,7 @@ def test_make_targets_exist() -> None:
         ("METHODS", "transnormer/models/presets.py"),
         ("Task", "transnormer/tasks/contract.py"),
         ("ExampleWriter", "transnormer/data/example_writer.py"),
-        ("StoreWriter", "transnormer/data/token_writer.py"),
+        ("prepare", "transnormer/data/prepare.py"),
         ("Experiment", "transnormer/experiments/experiment.py"),
         ("OPS", "transnormer/ops/backend.py"),
     ],

@@ -15,9 +15,9 @@ import pytest
 import torch
 from harness_task import NAME, write_task
 from tiny_run import tiny_config
+from token_store import new_store
 
 import transnormer as tn
-from transnormer.data.token_writer import StoreWriter
 from transnormer.data.tokenizers import byte_tokenizer, load_tokenizer
 from transnormer.errors import DataError
 from transnormer.generate.load import load_causal_lm
@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("harness")
     tokenizer = byte_tokenizer()
     ids = np.frombuffer(TEXT.encode(), dtype=np.uint8).astype(np.int64)
-    with StoreWriter(folder / "store", tokenizer=tokenizer) as writer:
+    with new_store(folder / "store", tokenizer=tokenizer) as writer:
         writer.append("train", ids, len(ids))
         writer.append("valid", np.concatenate([[tokenizer.eos_token_id], ids]), len(ids))
     train(

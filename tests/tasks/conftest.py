@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from token_store import new_store
 from torch import Tensor, nn
 
 from transnormer.config.schema import RunConfig
-from transnormer.data.store import StoreWriter
 from transnormer.data.tokenizers import byte_tokenizer
 
 TEXT = "".join(f"Line {i} of a small text, {i * i} bytes or so.\n" for i in range(60))
@@ -51,7 +51,7 @@ def bigram() -> Bigram:
 def byte_store(tmp_path: Path) -> Path:
     """TEXT as bytes; train is all of it, valid the first 1000 bytes."""
     path = tmp_path / "store"
-    with StoreWriter(path, tokenizer=byte_tokenizer()) as writer:
+    with new_store(path, tokenizer=byte_tokenizer()) as writer:
         for split, text in (("train", TEXT), ("valid", TEXT[:1000])):
             ids = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
             writer.append(split, ids, num_bytes=len(ids), num_words=len(text.split()))

@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring import sums_of
+from token_store import new_store
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.prepare import prepare
-from transnormer.data.store import StoreWriter, TokenStore
+from transnormer.data.store import TokenStore
 from transnormer.data.tokenizers import load_tokenizer
 from transnormer.errors import DataError
 from transnormer.tasks.causal_lm import CausalLM
@@ -59,7 +60,7 @@ def test_every_token_but_the_first_is_scored_exactly_once(
     path = tmp_path_factory.getbasetemp() / f"count-{tokens}"
     ids = np.random.default_rng(tokens).integers(0, 11, size=tokens)
     if not path.exists():
-        with StoreWriter(path, vocab_size=11) as writer:
+        with new_store(path, vocab_size=11) as writer:
             writer.append("train", np.zeros(50, dtype=np.int64))
             writer.append("valid", ids, num_bytes=3 * tokens, num_words=tokens)
     data = {"store": str(path), "sequence_length": min(length, tokens - 1)}
@@ -170,7 +171,7 @@ def test_hopeless_models_have_infinite_perplexity(configure):
 
 
 def test_a_store_of_bare_ids_has_no_scores_per_byte_or_word(tmp_path: Path, bigram_class):
-    with StoreWriter(tmp_path / "ids", vocab_size=11) as writer:
+    with new_store(tmp_path / "ids", vocab_size=11) as writer:
         for split in ("train", "valid"):
             writer.append(split, np.arange(100) % 11)
     task = CausalLM(RunConfig.model_validate({"data": {"store": str(tmp_path / "ids"), "sequence_length": 8}}))
@@ -233,7 +234,7 @@ def test_data_that_cannot_be_trained_on(configure, byte_store: Path, bigram):
 def test_a_store_that_cannot_be_evaluated_on_is_refused_at_the_start(
     tmp_path: Path, splits: dict[str, int], message: str
 ):
-    with StoreWriter(tmp_path / "store", vocab_size=11) as writer:
+    with new_store(tmp_path / "store", vocab_size=11) as writer:
         for split, tokens in {"train": 100, **splits}.items():
             writer.append(split, np.arange(tokens) % 11)
     with pytest.raises(DataError, match=message):
@@ -252,7 +253,7 @@ def test_a_corpus_is_prepared_on_first_use(tmp_path: Path, monkeypatch: pytest.M
 def test_the_test_split_is_scored_where_there_is_one(tmp_path: Path):
     def task(**splits: int) -> CausalLM:
         path = tmp_path / "-".join(f"{name}{tokens}" for name, tokens in splits.items())
-        with StoreWriter(path, vocab_size=11) as writer:
+        with new_store(path, vocab_size=11) as writer:
             for name, tokens in splits.items():
                 writer.append(name, np.zeros(tokens, dtype=np.int64))
         return CausalLM(RunConfig.model_validate({"data": {"store": str(path), "sequence_length": 8}}))

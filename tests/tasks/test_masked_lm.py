@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from scoring import sums_of
+from token_store import new_store
 
 from transnormer.config.schema import RunConfig
 from transnormer.data.sampling import TRAIN_MASKING, generator
-from transnormer.data.store import StoreWriter
 from transnormer.data.tokenizers import byte_tokenizer, roberta_bpe, train_bpe, word_tokenizer, word_vocabulary
 from transnormer.errors import ConfigError
 from transnormer.tasks import token_windows
@@ -161,7 +161,7 @@ def write_roberta_store(tmp_path: Path) -> Path:
     (tmp_path / "merges.txt").write_text("\n".join(" ".join(merge) for merge in model["merges"]))
     tokenizer = roberta_bpe(tmp_path / "vocab.json", tmp_path / "merges.txt")
     ids = np.array(tokenizer.encode(text, add_special_tokens=False))
-    with StoreWriter(tmp_path / "roberta", tokenizer=tokenizer) as writer:
+    with new_store(tmp_path / "roberta", tokenizer=tokenizer) as writer:
         writer.append("train", ids)
         writer.append("valid", ids[:103])
     return tmp_path / "roberta"
@@ -200,7 +200,7 @@ def test_the_model_is_bidirectional_and_learns(configure):
 
 
 def test_a_tokenizer_without_mask_says_which_have_one(tmp_path: Path):
-    with StoreWriter(tmp_path / "ids", vocab_size=11) as writer:
+    with new_store(tmp_path / "ids", vocab_size=11) as writer:
         writer.append("train", np.arange(100) % 11)
     config = RunConfig.model_validate({"task": "masked_lm", "data": {"store": str(tmp_path / "ids")}})
     with pytest.raises(ConfigError, match=r"ids: masked_lm needs a tokenizer with a <mask>.*roberta:FOLDER"):

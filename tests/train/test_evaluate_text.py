@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_run import tiny_config
+from token_store import new_store
 
-from transnormer.data.token_writer import StoreWriter
 from transnormer.errors import ConfigError, DataError
 from transnormer.train.evaluate import evaluate_contexts, evaluate_text, open_subject
 from transnormer.train.loop import evaluate_run, train
@@ -19,7 +19,7 @@ from transnormer.train.ranks import Ranks
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on bare ids: no text, no tokenizer."""
     folder = tmp_path_factory.mktemp("ids")
-    with StoreWriter(folder / "store", vocab_size=20) as writer:
+    with new_store(folder / "store", vocab_size=20) as writer:
         for split, seed in (("train", 0), ("valid", 1)):
             steps = np.random.default_rng(seed).integers(1, 3, size=400)
             writer.append(split, np.cumsum(steps) % 20)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from transnormer.data.arrays import ArrayWriter
 from transnormer.data.example_manifest import LABELS, LENGTHS, ExampleManifest, ExampleShards, ids_dtype
-from transnormer.data.store_folder import StoreFolder
+from transnormer.data.manifest import FILE_NAME, to_json
 from transnormer.data.stored_tokenizer import save_tokenizer
 from transnormer.errors import DataError
+from transnormer.files import disk_errors, new_folder, write_text
+from transnormer.signals import sigterm_raises
 
+_HINT = "free some space or choose another folder"
 WAITING = 1024  # examples that are written to the files together
 
 
-class ExampleWriter(StoreFolder):
-    """Appends examples to splits; the store appears at `path` when the `with` block ends, whole or not at all."""
+class ExampleWriter:
+    """Appends examples to splits; the store appears at `path` when the `with` block ends, whole or not at all.
+
+    Should the block raise, or the process die, nothing appears there. SIGTERM raises `Terminated` in the block.
+    """
 
     def __init__(
         self,
@@ -32,11 +40,28 @@ class ExampleWriter(StoreFolder):
         tokenizer: Any = None,
         meta: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(path)
+        self.path = Path(path)
         self.task, self.vocab_size, self.num_labels = task, vocab_size, num_labels
         self.max_length, self.sequences, self.tokenizer = max_length, sequences, tokenizer
         self.meta = dict(meta or {})
         self._splits: dict[str, _SplitWriter] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(sigterm_raises())
+            self._folder = stack.enter_context(new_folder(self.path, _HINT))
+            stack.callback(self._close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        with self._stack, disk_errors(self.path, hint=_HINT):
+            write_text(self._folder / FILE_NAME, to_json(self._finish()), _HINT)
 
     def append(self, split: str, sequences: Sequence[np.ndarray], label: int) -> None:
         """Adds one example: its sequence, or the two of a pair, and its label."""
@@ -51,17 +76,18 @@ class ExampleWriter(StoreFolder):
                 raise DataError(f"'{split}' got ids {ids.min()} .. {ids.max()} outside the vocabulary")
         if not 0 <= label < self.num_labels:
             raise DataError(f"'{split}' got the label {label}, not 0 .. {self.num_labels - 1}")
-        with self.writing():
+        with disk_errors(self.path, hint=_HINT):
             if split not in self._splits:
                 dtype = np.dtype(ids_dtype(self.vocab_size)).newbyteorder("<")
-                self._splits[split] = _SplitWriter(self.partial, split, dtype)
+                self._splits[split] = _SplitWriter(self._folder, split, dtype)
             self._splits[split].append(sequences, label)
 
     def examples(self, split: str) -> int:
         """Examples appended to a split so far."""
         return self._splits[split].examples if split in self._splits else 0
 
-    def finish(self) -> ExampleManifest:
+    def _finish(self) -> ExampleManifest:
+        """Completes all files and describes them."""
         return ExampleManifest(
             task=self.task,
             dtype=ids_dtype(self.vocab_size),
@@ -70,11 +96,11 @@ class ExampleWriter(StoreFolder):
             max_length=self.max_length,
             sequences=self.sequences,
             splits={name: split.finish() for name, split in self._splits.items()},
-            tokenizer=save_tokenizer(self.tokenizer, self.partial),
+            tokenizer=save_tokenizer(self.tokenizer, self._folder),
             meta=self.meta,
         )
 
-    def close(self) -> None:
+    def _close(self) -> None:
         for split in self._splits.values():
             split.close()
 

@@ -23,10 +23,7 @@ from transnormer.data.manifest import (
     require_unchanged,
 )
 from transnormer.data.stored_tokenizer import tokenizer_in
-from transnormer.data.token_writer import StoreWriter
 from transnormer.errors import DataError, did_you_mean
-
-__all__ = ["SplitInfo", "StoreWriter", "TokenSplit", "TokenStore"]
 
 
 @dataclass(frozen=True)

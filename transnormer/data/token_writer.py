@@ -1,17 +1,15 @@
-"""Writing a token store."""
+"""Writing the shards of a token store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transnormer.data import manifest as schema
 from transnormer.data.arrays import MAX_ENTRIES, ArrayWriter
-from transnormer.data.store_folder import StoreFolder
-from transnormer.data.stored_tokenizer import save_tokenizer
 from transnormer.errors import DataError
 
 
@@ -70,42 +68,3 @@ class TokenFiles:
 
     def _open(self, split: str, kept: int = 0) -> ArrayWriter:
         return ArrayWriter(self._folder, split, self._dtype, self._shard_tokens, kept)
-
-
-class StoreWriter(StoreFolder):
-    """Appends tokens to splits; the store appears at `path` when the `with` block ends, whole or not at all.
-
-    `tokenizer` is saved with the store and gives the vocabulary size; without one, pass `vocab_size`.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        tokenizer: Any = None,
-        meta: dict[str, Any] | None = None,
-        vocab_size: int | None = None,
-        shard_tokens: int = MAX_ENTRIES,
-    ) -> None:
-        if tokenizer is None and vocab_size is None:
-            raise ValueError("a StoreWriter needs a tokenizer or a vocab_size")
-        super().__init__(path)
-        self.tokenizer = tokenizer
-        self.meta = dict(meta or {})
-        self.vocab_size = vocab_size or len(tokenizer)
-        self.shard_tokens = shard_tokens
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._files = TokenFiles(self.partial, self.vocab_size, self.shard_tokens)
-        return self
-
-    def append(self, split: str, ids: np.ndarray, num_bytes: int = 0, num_words: int = 0) -> None:
-        """Adds tokens, and the bytes and words of source text they stand for, to the end of a split."""
-        with self.writing():
-            self._files.append(split, ids, num_bytes, num_words)
-
-    def finish(self) -> schema.Manifest:
-        return self._files.finish(save_tokenizer(self.tokenizer, self.partial), self.meta)
-
-    def close(self) -> None:
-        self._files.close()
