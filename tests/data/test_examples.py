@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,18 @@ from hypothesis import strategies as st
 from token_store import new_store
 
 from transnormer.data import example_manifest as schema
-from transnormer.data.example_writer import WAITING, ExampleWriter
+from transnormer.data.example_writer import WAITING, ExampleWriter, Form
 from transnormer.data.examples import ExampleStore
 from transnormer.data.manifest import to_json
 from transnormer.data.open_store import open_store
 from transnormer.data.store import TokenStore
 from transnormer.errors import ConfigError, DataError, DiskError
 
-FORM = {"task": "lra/text", "vocab_size": 257, "num_labels": 3, "max_length": 9}
+FORM = Form("lra/text", vocab_size=257, num_labels=3, max_length=9)
 
 
 def write(path: Path, examples: list[tuple[list[list[int]], int]], sequences: int = 1, **changes) -> ExampleStore:
-    with ExampleWriter(path, **{**FORM, "sequences": sequences, **changes}) as writer:
+    with ExampleWriter(path, replace(FORM, sequences=sequences, **changes)) as writer:
         for ids, label in examples:
             writer.append("train", [np.array(each) for each in ids], label)
         writer.append("valid", [np.array([1, 2])] * sequences, 0)
@@ -91,7 +92,7 @@ def test_nothing_is_left_after_an_example_that_does_not_fit(tmp_path: Path, ids:
 
 def test_nothing_is_left_after_an_error(tmp_path: Path):
     def fail_half_way() -> None:
-        with ExampleWriter(tmp_path / "store", **FORM) as writer:
+        with ExampleWriter(tmp_path / "store", FORM) as writer:
             writer.append("train", [np.array([1])], 0)
             raise RuntimeError("stop")
 
@@ -104,7 +105,7 @@ def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path: Path, monkeypa
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    writer = ExampleWriter(tmp_path / "store", **FORM).__enter__()
+    writer = ExampleWriter(tmp_path / "store", FORM).__enter__()
     writer.append("train", [np.array([1])], 0)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskError, match="No space left"):
@@ -115,8 +116,8 @@ def test_a_full_disk_is_a_disk_error_and_leaves_nothing(tmp_path: Path, monkeypa
 def test_a_killed_writer_leaves_nothing_at_the_path(tmp_path: Path):
     script = (
         "import os, signal, sys, numpy as np\n"
-        "from transnormer.data.example_writer import ExampleWriter\n"
-        f"with ExampleWriter(sys.argv[1], **{FORM}) as writer:\n"
+        "from transnormer.data.example_writer import ExampleWriter, Form\n"
+        f"with ExampleWriter(sys.argv[1], {FORM}) as writer:\n"
         "    writer.append('train', [np.array([1])], 0)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -138,7 +139,7 @@ def test_a_store_never_replaces_anything(tmp_path: Path, store: ExampleStore):
 
 def test_two_writers_at_once_the_second_is_refused(tmp_path: Path):
     path = tmp_path / "store"
-    late = ExampleWriter(path, **FORM).__enter__()
+    late = ExampleWriter(path, FORM).__enter__()
     late.append("train", [np.array([1])], 0)
     write(path, [([[5, 6]], 1)])
     with pytest.raises(ConfigError, match="exists already"):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transnormer.config.load import load_config
 from transnormer.config.lra import LRASection
-from transnormer.data.example_writer import ExampleWriter
+from transnormer.data.example_writer import ExampleWriter, Form
 from transnormer.data.lra.prepare import prepare
 from transnormer.errors import ConfigError, DataError
 from transnormer.experiments.job import differences
@@ -275,7 +275,7 @@ def test_compat_pools_over_the_padded_length(lra_store: Stores):
 
 def dots(folder: Path, *places: int) -> Path:
     """A store of black images with a bright dot each."""
-    with ExampleWriter(folder, task="lra/image", vocab_size=256, num_labels=10, max_length=1024) as writer:
+    with ExampleWriter(folder, Form("lra/image", vocab_size=256, num_labels=10, max_length=1024)) as writer:
         for split in ("train", "valid", "test"):
             for number, place in enumerate(places):
                 pixels = np.zeros(1024, dtype=np.uint8)

@@ -6,28 +6,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from transnormer.data.example_source import Example, Part, Source, evenly
-from transnormer.data.example_writer import ExampleWriter
+from transnormer.data.example_writer import ExampleWriter, Form
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Form:
-    """What all examples of a store have in common; `tokenizer`, where text was made ids of, is saved with them."""
-
-    task: str
-    vocab_size: int
-    num_labels: int
-    max_length: int
-    sequences: Literal[1, 2] = 1
-    tokenizer: Any = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +42,7 @@ def write_store(plan: Plan, out: Path, progress: Progress | None = None) -> None
     if differences := plan.meta.get("differs_from_published"):
         log.warning("%s is not the published set: %s; do not compare results", form.task, differences)
     total, done = sum(part.count for part in plan.source.parts.values()), 0
-    with ExampleWriter(out, **vars(form), meta=plan.meta) as writer:
+    with ExampleWriter(out, form, plan.meta) as writer:
         for part in plan.source.parts.values():
             for split, (sequences, label) in _routed(part):
                 if split:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -22,28 +23,26 @@ _HINT = "free some space or choose another folder"
 WAITING = 1024  # examples that are written to the files together
 
 
+@dataclass(frozen=True)
+class Form:
+    """What all examples of a store have in common; `tokenizer`, where text was made ids of, is saved with them."""
+
+    task: str
+    vocab_size: int
+    num_labels: int
+    max_length: int
+    sequences: Literal[1, 2] = 1
+    tokenizer: Any = None
+
+
 class ExampleWriter:
     """Appends examples to splits; the store appears at `path` when the `with` block ends, whole or not at all.
 
     Should the block raise, or the process die, nothing appears there. SIGTERM raises `Terminated` in the block.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        task: str,
-        vocab_size: int,
-        num_labels: int,
-        max_length: int,
-        sequences: Literal[1, 2] = 1,
-        tokenizer: Any = None,
-        meta: dict[str, Any] | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self.task, self.vocab_size, self.num_labels = task, vocab_size, num_labels
-        self.max_length, self.sequences, self.tokenizer = max_length, sequences, tokenizer
-        self.meta = dict(meta or {})
+    def __init__(self, path: str | Path, form: Form, meta: dict[str, Any] | None = None) -> None:
+        self.path, self.form, self.meta = Path(path), form, dict(meta or {})
         self._splits: dict[str, _SplitWriter] = {}
 
     def __enter__(self) -> Self:
@@ -65,38 +64,31 @@ class ExampleWriter:
 
     def append(self, split: str, sequences: Sequence[np.ndarray], label: int) -> None:
         """Adds one example: its sequence, or the two of a pair, and its label."""
-        if len(sequences) != self.sequences:
-            raise ValueError(f"an example of {self.task} has {self.sequences} sequences, got {len(sequences)}")
+        form = self.form
+        if len(sequences) != form.sequences:
+            raise ValueError(f"an example of {form.task} has {form.sequences} sequences, got {len(sequences)}")
         for ids in sequences:
-            if not 0 < len(ids) <= self.max_length:
+            if not 0 < len(ids) <= form.max_length:
                 raise DataError(
-                    f"'{split}' got a sequence of {len(ids)} tokens; {self.task} has 1 .. {self.max_length}"
+                    f"'{split}' got a sequence of {len(ids)} tokens; {form.task} has 1 .. {form.max_length}"
                 )
-            if not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
+            if not 0 <= int(ids.min()) <= int(ids.max()) < form.vocab_size:
                 raise DataError(f"'{split}' got ids {ids.min()} .. {ids.max()} outside the vocabulary")
-        if not 0 <= label < self.num_labels:
-            raise DataError(f"'{split}' got the label {label}, not 0 .. {self.num_labels - 1}")
+        if not 0 <= label < form.num_labels:
+            raise DataError(f"'{split}' got the label {label}, not 0 .. {form.num_labels - 1}")
         with disk_errors(self.path, hint=_HINT):
             if split not in self._splits:
-                dtype = np.dtype(ids_dtype(self.vocab_size)).newbyteorder("<")
+                dtype = np.dtype(ids_dtype(form.vocab_size)).newbyteorder("<")
                 self._splits[split] = _SplitWriter(self._folder, split, dtype)
             self._splits[split].append(sequences, label)
 
-    def examples(self, split: str) -> int:
-        """Examples appended to a split so far."""
-        return self._splits[split].examples if split in self._splits else 0
-
     def _finish(self) -> ExampleManifest:
         """Completes all files and describes them."""
+        fields = {**vars(self.form), "tokenizer": save_tokenizer(self.form.tokenizer, self._folder)}
         return ExampleManifest(
-            task=self.task,
-            dtype=ids_dtype(self.vocab_size),
-            vocab_size=self.vocab_size,
-            num_labels=self.num_labels,
-            max_length=self.max_length,
-            sequences=self.sequences,
+            **fields,
+            dtype=ids_dtype(self.form.vocab_size),
             splits={name: split.finish() for name, split in self._splits.items()},
-            tokenizer=save_tokenizer(self.tokenizer, self._folder),
             meta=self.meta,
         )
 

@@ -16,8 +16,9 @@ from functools import lru_cache
 import numpy as np
 
 from transnormer.config.recall import RecallSection
-from transnormer.data.example_plan import Form, Plan
+from transnormer.data.example_plan import Plan
 from transnormer.data.example_source import Example, Part, Source, consecutive
+from transnormer.data.example_writer import Form
 from transnormer.data.sampling import generator
 from transnormer.errors import ConfigError
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from transnormer.data.example_plan import Form, Plan, Progress, missing_examples, write_store
+from transnormer.data.example_plan import Plan, Progress, missing_examples, write_store
 from transnormer.data.example_source import Example, Part, Source, as_one_split
+from transnormer.data.example_writer import Form
 from transnormer.data.glue.encoding import Encoder
 from transnormer.data.glue.source import is_labelled, read_source
 from transnormer.data.glue.spec import Spec, spec_of

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from transnormer.data.example_plan import Form, Plan, Progress, missing_examples, write_store
+from transnormer.data.example_plan import Plan, Progress, missing_examples, write_store
 from transnormer.data.example_source import Source
+from transnormer.data.example_writer import Form
 from transnormer.data.lra.generated import (
     generated_listops,
     generated_pathfinder,
