@@ -6,15 +6,17 @@ import io
 import json
 import pickle
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.data.lra import listops, pathfinder
+from transnormer.data.lra.pathfinder.official import COLUMNS
 
 # The last byte of the second is no UTF-8, the third is longer than what is kept of it.
 TEXTS = [b"A fine film, and na\xc3\xafve.", b"Dull <br /> and long\xff", b"so so " * 800, b"Never again!"]
@@ -154,15 +156,47 @@ def write_listops(folder: Path, count: int = 6) -> Path:
     target = folder / "listops-1000"
     target.mkdir(parents=True)
     for seed, name in enumerate(("train", "val", "test")):
-        listops.write_official_tsv(target / f"basic_{name}.tsv", listops.generate(count, seed, processes=1))
+        write_listops_tsv(target / f"basic_{name}.tsv", listops.generate(count, seed, processes=1))
     return folder
+
+
+def write_listops_tsv(path: Path, examples: Iterable[tuple[np.ndarray, int]]) -> None:
+    """One file of the release, with line ends as the official generator has them."""
+    rows = "".join(f"{_nested(tokens)}\t{label}\r\n" for tokens, label in examples)
+    path.write_bytes(f"Source\tTarget\r\n{rows}".encode("ascii"))
+
+
+def _nested(tokens: np.ndarray) -> str:
+    """Left-nested pairs: [MAX 4 3 ] becomes ( ( ( [MAX 4 ) 3 ) ] )."""
+    pairs: list[str] = []  # of the open operators
+    for word in (listops.TOKENS[token] for token in tokens):
+        if word.startswith("["):
+            pairs.append(word)
+            continue
+        value = f"( {pairs.pop()} ] )" if word == "]" else word
+        if not pairs:
+            return value
+        pairs[-1] = f"( {pairs[-1]} {value} )"
+    raise ValueError("the expression does not end")
 
 
 def write_pathfinder(folder: Path, count: int = 20) -> Path:
     target = folder / "pathfinder32" / "curv_contour_length_14"
-    target.parent.mkdir(parents=True)
-    pathfinder.write_official_folder(target, pathfinder.generate(count, 1, 32, processes=1))
+    write_pathfinder_folder(target, pathfinder.generate(count, 1, 32, processes=1))
     return folder
+
+
+def write_pathfinder_folder(folder: Path, examples: Iterable[tuple[np.ndarray, int, dict[str, Any]]]) -> None:
+    """One folder of the release, which has a thousand pictures in a batch."""
+    (folder / "metadata").mkdir(parents=True)
+    for at, (picture, label, metadata) in enumerate(examples):
+        batch, number = divmod(at, 1000)
+        images, filename = folder / "imgs" / str(batch), f"sample_{number}.png"
+        images.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(images / filename)
+        row = {**metadata, "subpath": f"imgs/{batch}", "filename": filename, "index": number, "label": label}
+        with (folder / "metadata" / f"{batch}.npy").open("a", encoding="utf-8") as file:
+            file.write(" ".join(str(row[name]) for name in COLUMNS) + "\n")
 
 
 SOURCES = {

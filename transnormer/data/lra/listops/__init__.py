@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from transnormer.data.lra.listops.language import NUM_CLASSES, PAD, TOKENS, evaluate, to_tree_text
-from transnormer.data.lra.listops.official import read_official_tsv, write_official_tsv
+from transnormer.data.lra.listops.official import read_official_tsv
 from transnormer.data.lra.listops.trees import MAX_LENGTH, sample
 from transnormer.data.lra.streams import LISTOPS
 from transnormer.data.sampling import generator
@@ -29,7 +29,6 @@ __all__ = [
     "read_official_tsv",
     "shard",
     "to_tree_text",
-    "write_official_tsv",
 ]
 
 SPLITS = {"train": 96_000, "valid": 2_000, "test": 2_000}  # consecutive parts of one deduplicated set

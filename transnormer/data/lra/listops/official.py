@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from transnormer.data.labelled_lines import lines
-from transnormer.data.lra.listops.language import CLOSE, MIN, NUM_CLASSES, PAD, SM, TOKENS, fault
+from transnormer.data.lra.listops.language import CLOSE, NUM_CLASSES, PAD, TOKENS, fault
 from transnormer.data.lra.spec import spec_of
 from transnormer.errors import DataError
 
@@ -56,34 +56,3 @@ def _parsed(line: bytes, where: str) -> tuple[np.ndarray, int]:
     if wrong := fault(tokens):
         raise DataError(f"{where}: {wrong}", "is the line complete?")
     return tokens, label
-
-
-def write_official_tsv(path: str | Path, examples: Iterable[tuple[np.ndarray, int]]) -> None:
-    """Writes a file that `read_official_tsv` and the LRA's own pipelines read."""
-    with Path(path).open("w", encoding="ascii", newline="") as file:
-        file.write(f"{HEADER}\r\n")  # line ends as the official generator has them
-        for tokens, label in examples:
-            file.write(f"{_nested(tokens)}\t{label}\r\n")
-
-
-def _nested(tokens: np.ndarray) -> str:
-    """Left-nested pairs: [MAX 4 3 ] becomes ( ( ( [MAX 4 ) 3 ) ] )."""
-    if wrong := fault(tokens := tokens[tokens != PAD]):
-        raise DataError(wrong, "only whole expressions can be written")
-    out: list[str] = []
-    starts: list[tuple[int, int]] = []  # of the open operators: index in `out` to open parentheses at, arguments so far
-    for token in tokens.tolist():
-        if MIN <= token <= SM:
-            starts.append((len(out), 0))
-            out += ["", TOKENS[token]]
-            continue
-        out.append(TOKENS[token])
-        if token == CLOSE:
-            index, arguments = starts.pop()
-            out[index] = "( " * (arguments + 1)
-            out.append(")")
-        if starts:
-            index, arguments = starts[-1]
-            starts[-1] = (index, arguments + 1)
-            out.append(")")
-    return " ".join(out).replace("  ", " ").strip()

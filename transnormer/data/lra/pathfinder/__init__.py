@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transnormer.data.lra.pathfinder.contours import grow_distractors, grow_pairs
-from transnormer.data.lra.pathfinder.official import read_official_folder, write_official_folder
+from transnormer.data.lra.pathfinder.official import read_official_folder
 from transnormer.data.lra.pathfinder.picture import draw, positions
 from transnormer.data.lra.pathfinder.settings import SETTINGS, Settings, settings_for
 from transnormer.data.lra.pathfinder.stamps import stamps_for
@@ -31,7 +31,6 @@ __all__ = [
     "generate",
     "read_official_folder",
     "shard",
-    "write_official_folder",
 ]
 
 NUM_CLASSES = 2

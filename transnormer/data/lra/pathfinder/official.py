@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from transnormer.data.example_source import read_bytes
-from transnormer.errors import ConfigError, DataError
+from transnormer.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +20,6 @@ COLUMNS = (
     "subpath", "filename", "index", "label", "continuity", "contour_length", "distractor_length", "paddle_length",
     "paddle_thickness", "paddle_margin", "num_contrasts",
 )  # fmt: skip
-BATCH_IMAGES = 1_000
 _LARGEST_SIDE = 1_024
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for damaged files
 
@@ -103,23 +101,3 @@ def _opened(path: Path, where: str) -> np.ndarray:
 
 def _batch_order(file: Path) -> tuple[int, str]:
     return (int(file.stem) if file.stem.isdecimal() else -1, file.stem)
-
-
-def write_official_folder(path: str | Path, examples: Iterable[tuple[np.ndarray, int, dict[str, Any]]]) -> None:
-    """Writes a folder that `read_official_folder` and the pipelines for LRA's release read."""
-    path, examples = Path(path), iter(examples)
-    if path.exists():
-        raise ConfigError(f"{path} exists already", "choose another folder")
-    batch = 0
-    while part := list(islice(examples, BATCH_IMAGES)):
-        images = path / "imgs" / str(batch)
-        images.mkdir(parents=True)
-        (path / "metadata").mkdir(exist_ok=True)
-        lines = []
-        for number, (picture, label, metadata) in enumerate(part):
-            filename = f"sample_{number}.png"
-            Image.fromarray(picture).save(images / filename)
-            row = {**metadata, "subpath": f"imgs/{batch}", "filename": filename, "index": number, "label": label}
-            lines.append(" ".join(str(row[name]) for name in COLUMNS) + "\n")
-        (path / "metadata" / f"{batch}.npy").write_text("".join(lines), encoding="utf-8")
-        batch += 1
