@@ -52,9 +52,6 @@ def label(case: tuple[str, bool, dict]) -> str:
 
 ALL = pytest.mark.parametrize("case", variants(), ids=label)
 CAUSAL = pytest.mark.parametrize("case", [c for c in variants() if c[1]], ids=label)
-DECODING = pytest.mark.parametrize(
-    "case", [c for c in variants() if c[1] and mixer_class(c[0]).traits.cache], ids=label
-)
 
 
 def build(case: tuple[str, bool, dict], max_length: int = 256) -> torch.nn.Module:
@@ -190,7 +187,7 @@ def test_gradients_are_those_of_finite_differences(case):
     assert torch.autograd.gradcheck(directions, (x, *parameters), fast_mode=True)
 
 
-@DECODING
+@CAUSAL
 def test_step_equals_parallel(case):
     mixer, x = build(case), tokens(2, 200)
     with torch.no_grad():
@@ -200,7 +197,7 @@ def test_step_equals_parallel(case):
 
 
 @pytest.mark.reliability("R15")
-@DECODING
+@CAUSAL
 def test_step_equals_parallel_at_a_thousand_tokens(case):
     if case[2] and case[2].get("position") != "lrpe":
         pytest.skip("the longest run is made once per mixer")
@@ -220,7 +217,7 @@ def step_through(mixer: torch.nn.Module, x: torch.Tensor, state: dict) -> torch.
     return torch.cat(steps, dim=1)
 
 
-@DECODING
+@CAUSAL
 def test_pieces_of_a_left_padded_batch_equal_the_whole(case):
     mixer = build(case)
     x, mask = tokens(3, 150), torch.ones(3, 150, dtype=torch.bool)
@@ -236,7 +233,7 @@ def test_pieces_of_a_left_padded_batch_equal_the_whole(case):
 
 
 @pytest.mark.reliability("R15")
-@DECODING
+@CAUSAL
 def test_recurrent_means_a_state_of_constant_size(case):
     mixer = build(case, max_length=1024)
     state, sizes = mixer.init_state(1), []

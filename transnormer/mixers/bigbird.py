@@ -31,9 +31,6 @@ class BigBirdAttention(ProjectedMixer):
     traits = Traits(
         summary="softmax attention to global, neighbouring and random blocks",
         paper="Zaheer et al. 2020, Big Bird",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T",
     )
     qkv_gain = 2**-0.5

@@ -32,14 +32,22 @@ class Traits:
 
     summary: str
     paper: str
-    causal: bool
-    bidirectional: bool
-    recurrent: bool  # decodes with a state of constant size
     cost: str  # time in the length T, e.g. "T", "T log T", "T^2"
+    bidirectional: bool = True
     needs_ffn: bool = True  # False where the method replaces the feed-forward layer too
-    cache: str | None = None  # transformers' cache layer type that can hold its state; None: it cannot decode
+    cache: str | None = None  # transformers' cache layer type that can hold its state; None: it has no causal form
     context_parallel: bool = False  # several processes can share a sequence
     no_matrix: str | None = None  # why there is no matrix of weights [T, T] to look at; None: there is one
+
+    @property
+    def causal(self) -> bool:
+        """Whether it has a causal form, which then decodes too."""
+        return self.cache is not None
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it decodes with a state of constant size."""
+        return self.causal and self.cache != "full_attention"
 
 
 class Mixer(nn.Module):
@@ -100,7 +108,7 @@ class Mixer(nn.Module):
             return self.mix_piece(x, mask, context)
         if isinstance(state, FixedState):
             return self.step(x, state), state
-        if state is not None and not (self.causal and self.traits.cache):
+        if state is not None and not self.causal:
             raise ConfigError(f"{self.name} cannot carry a state: it has no causal step")
         if mask is None or packed:
             return self.mix(x, mask, state)

@@ -37,9 +37,6 @@ class CosformerAttention(AttentionMixer):
     traits = Traits(
         summary="ReLU features re-weighted by the cosine of the distance",
         paper="Qin et al. 2022, cosFormer: Rethinking Softmax in Attention",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="linear_attention",
     )

@@ -46,9 +46,6 @@ class DiagAttention(AttentionMixer):
     traits = Traits(
         summary="softmax or ReLU attention inside non-overlapping blocks",
         paper="Qin et al. 2022, The Devil in Linear Transformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="chunked_attention",
         context_parallel=True,

@@ -32,9 +32,6 @@ class Flash(GatedUnit):
     traits = Traits(
         summary="gated attention unit, squared-ReLU inside chunks, linear between",
         paper="Hua et al. 2022, Transformer Quality in Linear Time",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         needs_ffn=False,
         cache="hybrid_sliding",

@@ -29,9 +29,6 @@ class FlashQuad(GatedUnit):
     traits = Traits(
         summary="gated attention unit, squared-ReLU attention",
         paper="Hua et al. 2022, Transformer Quality in Linear Time",
-        causal=True,
-        bidirectional=True,
-        recurrent=False,
         cost="T^2",
         needs_ffn=False,
         cache="full_attention",

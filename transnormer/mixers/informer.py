@@ -37,9 +37,6 @@ class InformerAttention(ProjectedMixer):
     traits = Traits(
         summary="exact attention for the most selective queries, mean of the values for the others",
         paper="Zhou et al. 2021, Informer",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T log T",
     )
     qkv_gain = 2**-0.5

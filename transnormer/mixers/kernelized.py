@@ -33,9 +33,6 @@ class KernelizedAttention(AttentionMixer):
     traits = Traits(
         summary="Gaussian kernel instead of softmax, no normalisation",
         paper="Chen et al. 2021, Skyformer: Remodel Self-Attention with Gaussian Kernel",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T^2",
     )
     qkv_gain: ClassVar[float] = 2**-0.5

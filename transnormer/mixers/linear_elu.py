@@ -29,9 +29,6 @@ class LinearEluAttention(AttentionMixer):
     traits = Traits(
         summary="linear attention, 1+elu features, row-sum denominator",
         paper="Katharopoulos et al. 2020, Transformers are RNNs",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="linear_attention",
     )

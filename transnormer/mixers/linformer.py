@@ -25,9 +25,6 @@ class LinformerAttention(AttentionMixer):
     traits = Traits(
         summary="softmax over keys projected along the sequence",
         paper="Wang et al. 2020, Linformer: Self-Attention with Linear Complexity",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T",
         no_matrix="keys are mixed along the sequence first, so a row has num_features weights, not T",
     )

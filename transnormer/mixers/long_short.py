@@ -29,9 +29,6 @@ class LongShortAttention(ProjectedMixer):
     traits = Traits(
         summary="window attention and a dynamic low-rank summary, one softmax",
         paper="Zhu et al. 2021, Long-Short Transformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=False,
         cost="T (causal: T^2)",
         cache="full_attention",
         no_matrix="far tokens are seen as a few normalised means, not one by one",

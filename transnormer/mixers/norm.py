@@ -42,9 +42,6 @@ class NormAttention(AttentionMixer):
     traits = Traits(
         summary="linear attention without denominator, normalised output",
         paper="Qin et al. 2022, The Devil in Linear Transformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="linear_attention",
         context_parallel=True,

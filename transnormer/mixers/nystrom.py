@@ -35,9 +35,6 @@ class NystromAttention(AttentionMixer):
     traits = Traits(
         summary="Nyström approximation of softmax through segment means",
         paper="Xiong et al. 2021, Nyströmformer",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T",
     )
     qkv_gain: ClassVar[float] = 2**-0.5

@@ -25,9 +25,6 @@ class ParallelAttention(Pair):
     traits = Traits(
         summary="two attentions side by side, diag and norm by default",
         paper="Qin et al. 2022, The Devil in Linear Transformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="hybrid_sliding",
         no_matrix="its two attentions have one each",

@@ -60,9 +60,6 @@ class PerformerAttention(AttentionMixer):
     traits = Traits(
         summary="softmax kernel by positive orthogonal random features (FAVOR+)",
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="linear_attention",
     )

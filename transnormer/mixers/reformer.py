@@ -56,9 +56,6 @@ class ReformerAttention(Mixer):
     traits = Traits(
         summary="softmax attention inside hash buckets, shared queries and keys",
         paper="Kitaev et al. 2020, Reformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=False,
         cost="T log T",
         cache="full_attention",
         no_matrix="each hashing round attends in buckets of its own, with itself as a last resort",

@@ -20,9 +20,6 @@ class SequentialAttention(Pair):
     traits = Traits(
         summary="two attentions in sequence, diag then norm by default",
         paper="Qin et al. 2022, The Devil in Linear Transformer",
-        causal=True,
-        bidirectional=True,
-        recurrent=True,
         cost="T",
         cache="hybrid_sliding",
         no_matrix="its two attentions have one each, and the second reads the first",

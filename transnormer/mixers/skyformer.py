@@ -40,9 +40,6 @@ class SkyformerAttention(AttentionMixer):
     traits = Traits(
         summary="Nyström approximation of the Gaussian kernel from sampled tokens",
         paper="Chen et al. 2021, Skyformer: Remodel Self-Attention with Gaussian Kernel",
-        causal=False,
-        bidirectional=True,
-        recurrent=False,
         cost="T",
     )
     qkv_gain: ClassVar[float] = 2**-0.5

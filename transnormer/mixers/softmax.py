@@ -26,9 +26,6 @@ class SoftmaxAttention(AttentionMixer):
     traits = Traits(
         summary="vanilla softmax attention (SDPA)",
         paper="Vaswani et al. 2017, Attention Is All You Need",
-        causal=True,
-        bidirectional=True,
-        recurrent=False,
         cost="T^2",
         cache="full_attention",
     )

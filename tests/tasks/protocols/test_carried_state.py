@@ -12,7 +12,6 @@ import torch
 from transnormer.data.documents import Documents
 from transnormer.data.streams import TextStream
 from transnormer.errors import ConfigError
-from transnormer.mixers.registry import list_mixers, mixer_class
 from transnormer.tasks.protocols.carried import CarriedState
 
 CPU = torch.device("cpu")
@@ -108,12 +107,3 @@ def test_sinusoidal_positions_go_on(small_model, documents, brute_force):
     loss, *_ = CarriedState(Documents(), 32).sums(model, documents, CPU, 64).tolist()
     losses = [brute_force(model, documents.ids, 0, target) for target in range(1, len(documents))]
     assert loss == pytest.approx(sum(losses), rel=1e-6)  # the sinusoids are float32
-
-
-def test_every_causal_mixer_says_whether_it_can(small_model):
-    """What `recurrent` promises is what --carry relies on."""
-    for name in list_mixers():
-        traits = mixer_class(name).traits
-        if traits.recurrent:
-            assert traits.causal
-            assert traits.cache
