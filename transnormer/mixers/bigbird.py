@@ -33,7 +33,6 @@ class BigBirdAttention(ProjectedMixer):
         paper="Zaheer et al. 2020, Big Bird",
         cost="T",
     )
-    qkv_gain = 2**-0.5
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class Mixer(nn.Module):
 class ProjectedMixer(Mixer):
     """A mixer with the four usual projections, all with bias."""
 
-    qkv_gain: ClassVar[float] = 1.0
+    qkv_gain: ClassVar[float] = 2**-0.5  # of Xavier's initialisation, as in fairseq's attention
 
     def __init__(self, hidden_size: int, num_heads: int, causal: bool, max_length: int) -> None:
         super().__init__(hidden_size, num_heads, causal, max_length)

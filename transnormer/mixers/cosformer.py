@@ -8,7 +8,6 @@ then padding, and in decoding every new token, would change the weight of all ea
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +39,6 @@ class CosformerAttention(AttentionMixer):
         cost="T",
         cache="linear_attention",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, horizon: int | None = None

@@ -50,6 +50,7 @@ class DiagAttention(AttentionMixer):
         cache="chunked_attention",
         context_parallel=True,
     )
+    qkv_gain = 1.0  # as the authors have it
 
     def __init__(
         self,

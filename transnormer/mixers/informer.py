@@ -39,7 +39,6 @@ class InformerAttention(ProjectedMixer):
         paper="Zhou et al. 2021, Informer",
         cost="T log T",
     )
-    qkv_gain = 2**-0.5
 
     def __init__(
         self,

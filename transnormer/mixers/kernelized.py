@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,7 +33,6 @@ class KernelizedAttention(AttentionMixer):
         paper="Chen et al. 2021, Skyformer: Remodel Self-Attention with Gaussian Kernel",
         cost="T^2",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, dropout: float = 0.0

@@ -5,8 +5,6 @@ The denominator is what the paper blames for unbounded gradients; to leave it ou
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,7 +30,6 @@ class LinearEluAttention(AttentionMixer):
         cost="T",
         cache="linear_attention",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self, hidden_size: int, num_heads: int, causal: bool, max_length: int, *, scaling: bool = True

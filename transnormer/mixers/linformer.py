@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,7 +26,6 @@ class LinformerAttention(AttentionMixer):
         cost="T",
         no_matrix="keys are mixed along the sequence first, so a row has num_features weights, not T",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
     projection: Tensor
 
     def __init__(

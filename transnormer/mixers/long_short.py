@@ -33,6 +33,7 @@ class LongShortAttention(ProjectedMixer):
         cache="full_attention",
         no_matrix="far tokens are seen as a few normalised means, not one by one",
     )
+    qkv_gain = 1.0
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,7 +44,6 @@ class NormAttention(AttentionMixer):
         cache="linear_attention",
         context_parallel=True,
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self,

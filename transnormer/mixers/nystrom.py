@@ -6,8 +6,6 @@ are ordinary attention between tokens and landmarks, so both run on PyTorch's fu
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,7 +35,6 @@ class NystromAttention(AttentionMixer):
         paper="Xiong et al. 2021, Nyströmformer",
         cost="T",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ same for all keys cancels in the quotient but for ε, and its choice decides whe
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +63,6 @@ class PerformerAttention(AttentionMixer):
         cost="T",
         cache="linear_attention",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
     projection: Tensor
 
     def __init__(

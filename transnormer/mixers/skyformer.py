@@ -6,8 +6,6 @@ C being the kernel between X and a sample of X, W the kernel of the sample; atte
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -42,7 +40,6 @@ class SkyformerAttention(AttentionMixer):
         paper="Chen et al. 2021, Skyformer: Remodel Self-Attention with Gaussian Kernel",
         cost="T",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self,

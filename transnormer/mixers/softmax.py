@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,7 +27,6 @@ class SoftmaxAttention(AttentionMixer):
         cost="T^2",
         cache="full_attention",
     )
-    qkv_gain: ClassVar[float] = 2**-0.5
 
     def __init__(
         self,
