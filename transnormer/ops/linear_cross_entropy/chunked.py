@@ -12,7 +12,8 @@ multiple of 64 columns inside the op; padding takes no part in the softmax, and 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,41 +32,8 @@ _ALIGNMENT = 64
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-class ScoreRows(Protocol):
-    """The part of the op between the matrix products, on logits [n, padded V] that still lack their bias."""
-
-    def __call__(
-        self,
-        logits: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        losses: Tensor,
-        correct: Tensor,
-        ignore_index: int,
-        vocabulary: int,
-        gradient: bool,
-    ) -> None:
-        """Fill `losses` [n], and `correct` [n]: 1 where the target is the argmax of its row.
-
-        With `gradient`, overwrite the logits by softmax − onehot, zero in ignored rows and in padding; `correct` is
-        then empty.
-        """
-
-
-class LinearCrossEntropy(Protocol):
-    """The registered op: loss and hits, then those of dx, dweight and dbias that `needs` asks for."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        ignore_index: int,
-        chunk_size: int | None,
-        dtype: torch.dtype,
-        needs: list[bool],
-    ) -> Results: ...
+# The part of the op between the matrix products: `score_rows`, here or in the kernel.
+ScoreRows = Callable[..., None]
 
 
 def rows_per_chunk(vocabulary: int, dtype: torch.dtype, device: torch.device) -> int:
@@ -129,7 +97,11 @@ def score_rows(
     vocabulary: int,
     gradient: bool,
 ) -> None:
-    """`ScoreRows` in plain PyTorch, in place as far as the dtype allows."""
+    """Fill `losses` [n] from logits [n, padded V] that still lack their bias, in place as far as the dtype allows.
+
+    With `gradient`, overwrite the logits by softmax − onehot, zero in ignored rows and in padding. Without, fill
+    `correct` [n]: 1 where the target is the argmax of its row.
+    """
     scores = logits[:, :vocabulary].to(losses.dtype)
     if bias is not None:
         scores += bias[:vocabulary]
@@ -155,7 +127,7 @@ def _with_rows(x: Tensor, rows: int) -> Tensor:
     return padded
 
 
-def make_op(name: str, score: ScoreRows) -> LinearCrossEntropy:
+def make_op(name: str, score: ScoreRows) -> Callable[..., Results]:
     """Register `scan` with a way to score rows as a custom op, opaque to compilers, with its fake and its gradient."""
 
     @kernel_op(name)
@@ -171,24 +143,21 @@ def make_op(name: str, score: ScoreRows) -> LinearCrossEntropy:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return scan(score, x, weight, bias, targets, ignore_index, chunk_size, dtype, needs)
 
-    @op.register_fake
-    def _(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        ignore_index: int,
-        chunk_size: int | None,
-        dtype: torch.dtype,
-        needs: list[bool],
-    ) -> Results:
-        return _results(x, weight, bias, dtype, needs)
-
+    op.register_fake(_results)
     op.register_autograd(_differentiate, setup_context=_save)
     return op
 
 
-def _results(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, needs: list[bool]) -> Results:
+def _results(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    ignore_index: int,
+    chunk_size: int | None,
+    dtype: torch.dtype,
+    needs: list[bool],
+) -> Results:
     """The shapes of what `scan` returns; a gradient that nobody needs is empty."""
     needs_x, needs_weight, needs_bias = needs
     sums = accumulation_dtype(dtype)

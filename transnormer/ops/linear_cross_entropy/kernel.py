@@ -12,16 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from transnormer.ops.kernels.launch import cannot_launch, power_of_two
+from transnormer.ops.kernels.launch import ANY_WIDTH, cannot_launch, power_of_two
 from transnormer.ops.linear_cross_entropy.chunked import make_op
 
-_ANY_WIDTH = 2**31  # the kernel sees logits only
 _MAX_LANES, _LANES_PER_WARP = 1024, 32  # of eight shapes the fastest on an H200, at 1.4 times the floor
 
 
 def why_not(*, device: str, x: Tensor | None = None, weight: Tensor | None = None, **_: Any) -> str | None:
     """Why this call cannot run here, or None."""
-    return cannot_launch(device, x, weight, _ANY_WIDTH)
+    return cannot_launch(device, x, weight, ANY_WIDTH)  # the kernel sees logits only
 
 
 @triton.jit
@@ -132,7 +131,7 @@ def score_rows(
     vocabulary: int,
     gradient: bool,
 ) -> None:
-    """`ScoreRows` as a kernel."""
+    """As `chunked.score_rows`, by the kernel."""
     columns = logits.shape[1]
     each = 16 // logits.element_size()
     lanes = min(_MAX_LANES, power_of_two(triton.cdiv(columns, each)))
