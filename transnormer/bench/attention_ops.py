@@ -71,6 +71,7 @@ def _diag(
     q: Tensor, k: Tensor, v: Tensor, *, kind: str, causal: bool, backend: str, cu_seqlens: PackedBounds | None = None
 ) -> Tensor:
     out = diag_attention(q, k, v, causal=causal, block_size=BLOCK, kind=kind, cu_seqlens=cu_seqlens, backend=backend)
+    assert isinstance(out, Tensor)
     return rms_norm(out.flatten(-2), backend=backend) if kind == "rela" else out
 
 

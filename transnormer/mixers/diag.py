@@ -165,7 +165,7 @@ class DiagAttention(AttentionMixer):
         is_real = torch.ones(q.shape[:2], dtype=torch.bool, device=q.device) if mask is None else mask.bool()
         seen = (slots < begun) | ((slots < begun + new) & take(is_real, (slots - begun).clamp(0, new - 1)))
         shifted = (cached - begun + slots).clamp(max=cached + new - 1)
-        out = diag_attention(
+        found = diag_attention(
             take(q, (slots - begun).clamp(0, new - 1)),
             take(keys, shifted),
             take(values, shifted),
@@ -174,7 +174,8 @@ class DiagAttention(AttentionMixer):
             kind=self.kind,
             mask=seen,
         )
-        return zero_padding(take(out, begun + slots[:new]), mask)
+        assert isinstance(found, Tensor)
+        return zero_padding(take(found, begun + slots[:new]), mask)
 
     def _remember(self, k: Tensor, v: Tensor, mask: Tensor | None, state: State) -> State:
         """Keep the last block_size - 1 real tokens: all that the next token's block can hold."""

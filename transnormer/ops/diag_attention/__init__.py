@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -26,40 +25,6 @@ from transnormer.ops.shapes import (
 KINDS = ("softmax", "rela")
 
 _KERNEL = load_kernel("diag_attention")
-
-
-@overload
-def diag_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool,
-    block_size: int = ...,
-    kind: str = ...,
-    mask: Tensor | None = ...,
-    cu_seqlens: Tensor | PackedBounds | None = ...,
-    dropout_p: float = ...,
-    return_square_sums: Literal[False] = ...,
-    backend: str | None = ...,
-) -> Tensor: ...
-
-
-@overload
-def diag_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool,
-    block_size: int = ...,
-    kind: str = ...,
-    mask: Tensor | None = ...,
-    cu_seqlens: Tensor | PackedBounds | None = ...,
-    dropout_p: float = ...,
-    return_square_sums: bool,
-    backend: str | None = ...,
-) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def diag_attention(
