@@ -15,7 +15,8 @@ from reproduce_case import TINY, ReproduceCase, wait_until
 from tiny_run import journal_lines, losses
 
 from transnormer.config.load import dump_config
-from transnormer.experiments import budget, executor, job, runner
+from transnormer.experiments import budget, job, runner
+from transnormer.experiments.executor import LocalExecutor
 from transnormer.experiments.experiment import Selection, plan
 from transnormer.experiments.job import Job
 from transnormer.experiments.paper.lra import LongRangeArena
@@ -283,8 +284,8 @@ def test_devices(case: ReproduceCase, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = ["t1", "t2", "vanilla", "flash"]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     jobs = planned(case, methods)
-    assert executor.device_of(jobs) == "cuda"
+    assert LocalExecutor().device_of(jobs) == "cuda"
     assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 2
     jobs = planned(case, methods, "train.device=cpu")
-    assert executor.device_of(jobs) == "cpu"
+    assert LocalExecutor().device_of(jobs) == "cpu"
     assert runner.Runner(LongRangeArena(), jobs, case.runs, case.results).at_once == 1

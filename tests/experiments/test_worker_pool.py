@@ -135,7 +135,7 @@ def test_jobs_on_a_gpu_get_what_they_need_to_share_it(
         happened.append("ended")
 
     monkeypatch.setattr(executor, "shared_gpu", shared)
-    monkeypatch.setattr(executor, "device_of", lambda _: "cuda")
+    monkeypatch.setattr(executor.LocalExecutor, "device_of", lambda *_: "cuda")
     monkeypatch.setenv("ENDS", "0")
     assert case.run("--jobs", "1") == 1
     assert happened == []

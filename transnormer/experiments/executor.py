@@ -12,16 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from transnormer.config.schema import TrainSection
 from transnormer.environment import hardware
-from transnormer.errors import ConfigError
 from transnormer.experiments.job import Job
 from transnormer.experiments.mps import shared_gpu
 from transnormer.experiments.worker_pool import WorkerPool
 from transnormer.step.execution import choose_execution
-from transnormer.train.ranks import Ranks
+from transnormer.train.ranks import Ranks, runs_on_cuda
 from transnormer.train.recorder import require_tensorboard
 
 # One compiles or evaluates while the other trains. More gain little: the kernels of one job alone keep an H200 busy
@@ -59,7 +56,7 @@ class LocalExecutor(Executor):
     """Processes of this machine, which share its GPU."""
 
     def device_of(self, jobs: Sequence[Job]) -> str:
-        return device_of(jobs)
+        return "cuda" if runs_on_cuda(jobs[0].config.train) else "cpu"
 
     def places(self, device: str, workers: int | None) -> int:
         return workers or JOBS_AT_ONCE[device]
@@ -79,14 +76,6 @@ class LocalExecutor(Executor):
         shared: AbstractContextManager[dict[str, str]] = nullcontext({}) if alone else shared_gpu(runs / ".mps", say)
         with shared as environment:
             yield WorkerPool(size, environment)
-
-
-def device_of(jobs: Sequence[Job]) -> str:
-    """Where the jobs will run; they all have the same settings."""
-    wanted = jobs[0].config.train.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but torch sees no CUDA device", hint="use train.device=auto")
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def check_machine(train: TrainSection, device: str) -> None:
