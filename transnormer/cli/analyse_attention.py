@@ -48,7 +48,6 @@ def attention(
     load_torch()
     from transnormer.analysis import attention_maps
     from transnormer.analysis.figure_files import write_finding
-    from transnormer.analysis.provenance import provenance
     from transnormer.analysis.subject import (
         attentions,
         chosen_length,
@@ -58,6 +57,7 @@ def attention(
         texts_of_file,
         texts_of_run,
     )
+    from transnormer.environment import describe_environment
 
     model = model_config(folder)
     tokens = (
@@ -82,7 +82,7 @@ def attention(
         points += attention_maps.points(weights, number, heads, names)
         means.append({"layer": number, "mixer": mixer, "mean_share": attention_maps.mean_over_heads(weights)})
     facts = {"analysis": "attention", "run": label, "causal": model.causal, "tokens": names, **texts.facts}
-    figure = attention_maps.draw(panels, names)
-    written = write_finding(out, f"attention-{label}", figure, points, {**facts, "layers": means, **provenance()})
+    facts |= {"layers": means, **describe_environment()}
+    written = write_finding(out, f"attention-{label}", attention_maps.draw(panels, names), points, facts)
     print_text(f"{len(layers)} layers, {len(heads)} heads, {len(names)} tokens; queries are rows, keys columns")
     print_text(f"written: {', '.join(map(str, written))}")

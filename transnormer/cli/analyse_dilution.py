@@ -42,8 +42,8 @@ def dilution(
     from transnormer.analysis.dilution import RATIOS
     from transnormer.analysis.dilution_of_models import PROTOCOL, draw, measure, points
     from transnormer.analysis.figure_files import write_finding
-    from transnormer.analysis.provenance import provenance
     from transnormer.analysis.subject import chosen_length, load_backbone, model_config, texts_of_file, texts_of_run
+    from transnormer.environment import describe_environment
 
     models = [model_config(folder) for folder in folders]
     # l depends on N: all are read in texts of the same length.
@@ -62,7 +62,7 @@ def dilution(
     if len({str(row.get("data", {}).get("digest", row.get("sha256"))) for row in rows}) > 1:
         print_note("the runs have read different texts: their own. Give --text FILE for one that all read")
     facts = {"analysis": "dilution", "protocol": PROTOCOL, "length": tokens, "ratios": list(RATIOS), "runs": rows}
-    written = write_finding(out, "dilution", draw(rows), points(rows), {**facts, **provenance()})
+    written = write_finding(out, "dilution", draw(rows), points(rows), {**facts, **describe_environment()})
     print_text(f"written: {', '.join(map(str, written))}")
 
 

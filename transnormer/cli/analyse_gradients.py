@@ -42,7 +42,7 @@ def gradients(
 def _bounds(out: Path) -> None:
     from transnormer.analysis.figure_files import write_finding
     from transnormer.analysis.gradient_bounds import NAMES, draw, facts, measure
-    from transnormer.analysis.provenance import provenance
+    from transnormer.environment import describe_environment
 
     rows = measure()
     found = facts(rows)
@@ -53,13 +53,13 @@ def _bounds(out: Path) -> None:
         for name, label in NAMES.items()
     ]
     print_table(["attention", "|∂p/∂s|", "|∂L/∂s|"], table)
-    _say(write_finding(out, "gradient-bounds", draw(rows), rows, {**found, **provenance()}))
+    _say(write_finding(out, "gradient-bounds", draw(rows), rows, {**found, **describe_environment()}))
 
 
 def _of_runs(runs: list[Path], out: Path, after: int) -> None:
     from transnormer.analysis.figure_files import write_finding
     from transnormer.analysis.gradients import DEFINITION, HOW_TO_GET_LAYERS, draw, points, read_trace
-    from transnormer.analysis.provenance import provenance
+    from transnormer.environment import describe_environment
 
     traces = [read_trace(run, name, after) for run, name in zip(runs, names_of(runs), strict=True)]
     found = [trace.facts() for trace in traces]
@@ -73,7 +73,7 @@ def _of_runs(runs: list[Path], out: Path, after: int) -> None:
     print_text(f"std / mean: {DEFINITION}")
     if bare := [trace.name for trace in traces if not trace.has_layers]:
         print_text(f"no layers in {', '.join(bare)}: {HOW_TO_GET_LAYERS}")
-    record = {"analysis": "gradients", "definition": DEFINITION, "runs": found, **provenance()}
+    record = {"analysis": "gradients", "definition": DEFINITION, "runs": found, **describe_environment()}
     _say(write_finding(out, "gradients", draw(traces), points(traces), record))
 
 

@@ -35,8 +35,8 @@ def recall(
     require_place_for(out)
     load_torch()  # all runs were right
     from transnormer.analysis.figure_files import write_finding
-    from transnormer.analysis.provenance import provenance
     from transnormer.analysis.recall import doubling_bins, draw, facts, losses_by_position, points
+    from transnormer.environment import describe_environment
     from transnormer.tasks.causal_lm import CausalLM
     from transnormer.train.run_folder import RunFolder
 
@@ -58,7 +58,7 @@ def recall(
         print_table(["tokens of context", "loss", "± standard error"], rows)
     data = {"store": tasks[0].store.path.name, "digest": tasks[0].store.digest}
     of = {"split": split.value, "checkpoint": checkpoint.value, "data": data}
-    record = {"analysis": "recall", **of, "runs": found, **provenance()}
+    record = {"analysis": "recall", **of, "runs": found, **describe_environment()}
     files = write_finding(out, "recall", draw(curves), points(curves), record)
     print_text(f"written: {', '.join(map(str, files))}")
 

@@ -12,12 +12,12 @@ def reproduce_figures(results: Path, runs: Path | None) -> None:
     """Draw every figure that has records; say of the others, and of what is not in one, which command makes them."""
     if runs is not None:
         _analyse(runs, results / "analysis")
-    from transnormer.analysis.provenance import provenance
+    from transnormer.environment import describe_environment
     from transnormer.report.figures import FIGURES, Missing, write_figure
 
     for name, (about, _) in FIGURES.items():
         try:
-            written, drawn = write_figure(name, results, **provenance())
+            written, drawn = write_figure(name, results, **describe_environment())
         except Missing as missing:
             print_text(f"{name}, {about}: missing, {missing.message} in {results}. Make it: {missing.hint}")
             continue

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -196,6 +195,5 @@ def _provenance(subject: Subject, began: float) -> dict[str, Any]:
         "device": execution.device.type,
         "precision": "bf16" if execution.bf16 else "float32",
         "seconds": time.perf_counter() - began,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **describe_environment(),
     }
