@@ -12,9 +12,11 @@ from typing import Any
 import yaml
 
 from transnormer.config.known_runs import require_run
-from transnormer.errors import DataError, command
-from transnormer.files import read_floats
+from transnormer.errors import DataError
 from transnormer.journal import read_journal
+from transnormer.run_result import read_result
+
+_SHOWN = {"parameters", "tokens_per_second", "protocol"}  # of the outcome, beside its metrics
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,12 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; a folder that is none, or a damaged line, is an error that names the file."""
-    config_file, journal_file, result_file = folder / "config.yaml", folder / "journal.jsonl", folder / "result.json"
-    data_file = folder / "data.json"
+    config_file, journal_file, data_file = folder / "config.yaml", folder / "journal.jsonl", folder / "data.json"
     require_run(folder)
     lines = read_journal(journal_file) if journal_file.is_file() else []
+    result = read_result(folder / "result.json", _SHOWN)
     try:
         config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
-        result = _read_result(result_file) if result_file.is_file() else None
         data = json.loads(data_file.read_text(encoding="utf-8")) if data_file.is_file() else {}
         if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or not isinstance(data, dict):
             raise ValueError("it is no mapping of the right shape")
@@ -73,20 +74,3 @@ def read_run(folder: Path) -> RunRecord:
         store=data.get("store"),
         digest=data.get("digest"),
     )
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    """The outcome of a finished run, with all that a page shows of it."""
-    needed = {"metrics", "parameters", "tokens_per_second", "protocol"}
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(result, dict) or not needed <= result.keys():
-            raise TypeError(f"it has not all of {', '.join(sorted(needed))}")
-        for scored in filter(None, (result, result.get("test"))):
-            scored["metrics"] = read_floats(scored["metrics"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path} is damaged: {type(error).__name__}: {error}",
-            hint=f"delete it; `{command('resume', path.parent)}` writes it again from the last checkpoint",
-        ) from error
-    return result

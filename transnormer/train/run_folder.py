@@ -20,7 +20,6 @@ from transnormer.files import (
     disk_errors,
     lock,
     nearest_existing,
-    read_floats,
     remove,
     remove_leftovers,
     require_no_link,
@@ -30,6 +29,7 @@ from transnormer.files import (
     write_text,
 )
 from transnormer.journal import last_line, read_journal
+from transnormer.run_result import read_result
 
 if TYPE_CHECKING:
     from transnormer.data.open_store import Store
@@ -260,20 +260,7 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The outcome of a finished run, None for any other."""
-        if not self.result_file.is_file():
-            return None
-        try:
-            result: dict[str, Any] = json.loads(self.result_file.read_text())
-            if lacking := {"task", "steps", "seconds", "test"} - result.keys():
-                raise KeyError(*sorted(lacking))
-            for scored in filter(None, (result, result["best"], result.get("test"))):
-                scored["metrics"] = read_floats(scored["metrics"])
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-            raise DataError(
-                f"{self.result_file} is damaged: {type(error).__name__}: {error}",
-                hint=f"delete it; `{command('resume', self.path)}` writes it again from the last checkpoint",
-            ) from error
-        return result
+        return read_result(self.result_file, {"task", "steps", "seconds", "best", "test"})
 
     def _read_environment(self) -> dict[str, Any]:
         """What is known of the process that started the run: a damaged record of what ran is no reason to stop."""
