@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -40,6 +40,15 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         keys.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return keys
+
+
+def changed_keys(
+    before: dict[str, Any], now: dict[str, Any], besides: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Every dotted key whose value is another in two nested configurations, with both; `besides` may differ."""
+    old, new = flat(before), flat(now)
+    keys = sorted((old.keys() | new.keys()) - set(besides))
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
 
 @cache

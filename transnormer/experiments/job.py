@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transnormer.config.keys import all_keys, flat
+from transnormer.config.keys import all_keys, changed_keys, flat
 from transnormer.config.load import PREPARATION_KEYS
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, RunInUseError
@@ -180,10 +180,9 @@ def differences(
     before: RunConfig, now: RunConfig, besides: Collection[str] = frozenset()
 ) -> dict[str, tuple[Any, Any]]:
     """Every key whose value differs and has an effect, `besides` those that may differ, with both values."""
-    old, new = flat(before.model_dump(mode="json")), flat(now.model_dump(mode="json"))
     prepared = before.data.store is not None and now.data.store is not None
-    keys = sorted((old.keys() | new.keys()) - set(besides) - (_IDLE if prepared else frozenset()))
-    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+    idle = _IDLE if prepared else frozenset()
+    return changed_keys(before.model_dump(mode="json"), now.model_dump(mode="json"), {*besides, *idle})
 
 
 def in_words(changed: dict[str, tuple[Any, Any]]) -> str:

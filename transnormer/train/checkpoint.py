@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from transnormer.config.keys import flat
+from transnormer.config.keys import changed_keys
 from transnormer.config.load import config_hash
 from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
@@ -353,11 +353,8 @@ def _save(target: Path, learner: Learner, state: RunState, write: Any) -> None:
 
 
 def _require_same_config(path: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
-    before, now = flat(upgraded(stored)), flat(current)
-    keys = sorted((before.keys() | now.keys()) - _PLACES - FREE)
-    different = [key for key in keys if before.get(key) != now.get(key)]
-    if different:
-        changes = ", ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in different)
+    if different := changed_keys(upgraded(stored), current, _PLACES | FREE):
+        changes = ", ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in different.items())
         raise CheckpointError(
             f"{path} was written by another config: {changes}",
             hint="restore these keys in config.yaml, or train into a new folder",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
-from transnormer.config.keys import flat
+from transnormer.config.keys import changed_keys
 from transnormer.config.load import overridden
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError, command
@@ -36,20 +35,13 @@ def changed_config(folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
     """The config of a run with what may change of it changed."""
     before = folder.read_config()
     config = overridden(before, overrides)
-    refused = [key for key in differing(before, config) if key not in FREE]
-    if refused:
+    if refused := changed_keys(before.model_dump(mode="json"), config.model_dump(mode="json"), FREE):
         raise ConfigError(
             f"{', '.join(refused)}: cannot change in a run that has begun, it would be a run of two configs",
             hint=f"what may: {', '.join(sorted(FREE))}; to change more, start a new run with "
             + shlex.quote(f"model.init={folder.path}"),
         )
     return config
-
-
-def differing(before: RunConfig, now: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Every key that has another value, with both."""
-    old, new = (flat(config.model_dump(mode="json")) for config in (before, now))
-    return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
 
 
 def require_steps_left(folder: RunFolder, config: RunConfig, done: int, finished: bool) -> None:
@@ -69,7 +61,8 @@ def require_steps_left(folder: RunFolder, config: RunConfig, done: int, finished
 
 def in_words(before: RunConfig, now: RunConfig, step: int) -> list[str]:
     """What changes from a step on, a line each; the schedule is from there on that of the new length."""
-    lines = [f"{key} was {was}, is {value} after step {step}" for key, (was, value) in differing(before, now).items()]
+    changed = changed_keys(before.model_dump(mode="json"), now.model_dump(mode="json"))
+    lines = [f"{key} was {was}, is {value} after step {step}" for key, (was, value) in changed.items()]
     rates = [learning_rate(config.optim, config.train.steps, step) for config in (before, now)]
     if step < now.train.steps != before.train.steps:
         was = f"{rates[0]:.3g}" if step < before.train.steps else "at its end"
