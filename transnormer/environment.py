@@ -33,15 +33,18 @@ def describe_environment() -> dict[str, Any]:
 def describe_process() -> dict[str, Any]:
     """What this process is, when it began to describe itself, and from which source."""
     return {
-        "command": ["transnormer", *(_without_folders(argument) for argument in sys.argv[1:])],
+        "command": ["transnormer", *(without_folder(argument) for argument in sys.argv[1:])],
         "commit": source_commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
-def _without_folders(argument: str) -> str:
-    """Records are published: an absolute path keeps its name only."""
-    return Path(argument).name if Path(argument).is_absolute() else argument
+def without_folder(text: str) -> str:
+    """Records are published: an absolute path, also that of key=path, keeps its name only."""
+    key, equals, value = text.partition("=")
+    if Path(text).is_absolute():
+        return Path(text).name
+    return f"{key}={Path(value).name}" if equals and Path(value).is_absolute() else text
 
 
 def versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from transnormer.config.renamed import upgraded
 from transnormer.config.schema import RunConfig
 from transnormer.data.manifest import origin_in_brief
 from transnormer.data.open_store import Store
+from transnormer.environment import without_folder
 from transnormer.errors import ConfigError
 from transnormer.experiments.job import INIT_KEY, Job, differences, in_words
 from transnormer.experiments.record import (
@@ -142,15 +143,8 @@ def _wall_rate(steps: int, ended: Worker | None) -> float | None:
 
 
 def _without_folders(config: RunConfig) -> dict[str, Any]:
-    """Records are published: an absolute path keeps its name only."""
     tree = config.model_dump(mode="json")
     for section, key in (("data", "store"), ("data", "source"), ("model", "init")):
-        if (value := tree[section].get(key)) is not None and Path(value).is_absolute():
-            tree[section][key] = Path(value).name
+        if (value := tree[section].get(key)) is not None:
+            tree[section][key] = without_folder(value)
     return tree
-
-
-def without_folder(argument: str) -> str:
-    """An argument of a command for others to read: a key's absolute path keeps its name only."""
-    key, equals, value = argument.partition("=")
-    return f"{key}={Path(value).name}" if equals and Path(value).is_absolute() else argument

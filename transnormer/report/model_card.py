@@ -15,8 +15,9 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from transnormer.data.examples import ExampleStore
 from transnormer.data.open_store import open_store
+from transnormer.environment import without_folder
 from transnormer.errors import DataError, TransNormerError
-from transnormer.experiments.recording import data_of, without_folder
+from transnormer.experiments.recording import data_of
 from transnormer.files import read_floats
 from transnormer.journal import worth_reading
 from transnormer.mixers.registry import mixer_class
@@ -220,10 +221,10 @@ def _facts(
 
 
 def _keys(record: RunRecord) -> str:
-    """The resolved config; a card is published, so an absolute path keeps its name only."""
+    """The resolved config as it can be published."""
     places = {
         section: {
-            key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+            key: without_folder(value) if isinstance(value, str) else value
             for key, value in record.config[section].items()
         }
         for section in ("data", "model")
