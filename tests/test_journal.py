@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transnormer.errors import DataError, DiskError
-from transnormer.journal import Journal, last_line, read_journal
+from transnormer.journal import Journal, last_line, read_journal, relative_deviation
 
 
 @pytest.fixture
@@ -112,3 +116,16 @@ def test_the_last_line_of_a_kind_is_found_from_the_end(path: Path) -> None:
     with path.open("a") as file:
         file.write('{"kind": "train", "st')
     assert last_line(path, "train") == found
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=50), st.floats(1e-3, 1e3))
+def test_relative_deviation_is_numpys_and_has_no_unit(norms: list[float], factor: float) -> None:
+    found = relative_deviation(norms)
+    assert found == pytest.approx(np.std(norms) / np.mean(norms), rel=1e-6, abs=1e-9)
+    assert relative_deviation([factor * norm for norm in norms]) == pytest.approx(found, rel=1e-6, abs=1e-9)
+
+
+def test_relative_deviation_of_what_has_none() -> None:
+    assert relative_deviation([2.0]) == relative_deviation([2.0, 2.0]) == 0
+    for norms in ([0.0, 0.0], [1.0, math.inf], [math.inf, math.inf], [math.nan, 1.0]):
+        assert math.isnan(relative_deviation(norms))

@@ -12,10 +12,12 @@ resumed run drops the lines that came after its checkpoint; events stay.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from transnormer.errors import DataError
@@ -75,6 +77,12 @@ def read_journal(path: Path) -> list[Line]:
             raise DataError(f"{path}:{line.number} is {line.reason}")
         lines.append(line)
     return lines
+
+
+def relative_deviation(norms: Sequence[float]) -> float:
+    """Of logged gradient norms std / mean, the population's; NaN where one is not finite, or all are zero."""
+    mean = fmean(norms)
+    return pstdev(norms, mean) / mean if 0 < mean < math.inf else math.nan
 
 
 def last_line(path: Path, kind: str) -> Line | None:

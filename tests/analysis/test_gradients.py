@@ -7,12 +7,9 @@ import itertools
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from transnormer.analysis.gradients import GLOBAL, draw, points, read_trace, relative_deviation
+from transnormer.analysis.gradients import GLOBAL, draw, points, read_trace
 from transnormer.errors import ConfigError, DataError
 
 
@@ -26,19 +23,6 @@ def run_of(folder: Path, lines: list[dict]) -> Path:
 def line(step: int, norm: float, **layers: float) -> dict:
     more = {"layer_grad_norms": layers} if layers else {}
     return {"kind": "train", "step": step, "loss": 1.0, "grad_norm": norm, "tokens": 1, **more}
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=50), st.floats(1e-3, 1e3))
-def test_relative_deviation_is_numpys_and_has_no_unit(norms: list[float], factor: float) -> None:
-    found = relative_deviation(norms)
-    assert found == pytest.approx(np.std(norms) / np.mean(norms), rel=1e-6, abs=1e-9)
-    assert relative_deviation([factor * norm for norm in norms]) == pytest.approx(found, rel=1e-6, abs=1e-9)
-
-
-def test_relative_deviation_of_what_has_none() -> None:
-    assert relative_deviation([2.0, 2.0]) == 0
-    assert np.isnan(relative_deviation([0.0, 0.0]))
-    assert np.isnan(relative_deviation([1.0, float("inf")]))
 
 
 def test_a_trace_has_the_logged_steps_and_layers(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     assert '"inf"' in (tmp_path / "text-t2-42.json").read_text()
     (found,) = read_records(tmp_path)
     assert found.score == math.inf
+    norm = {"steps": 2, "mean": math.inf, "relative_deviation": math.nan, "nonfinite": 0}
+    make_record("text", "t2", gradient_norm=norm).write(tmp_path)
+    (found,) = read_records(tmp_path)
+    assert found.gradient_norm is not None
+    assert found.gradient_norm.mean == math.inf
+    assert math.isnan(found.gradient_norm.relative_deviation)
 
 
 def test_nothing_else_is_written() -> None:

@@ -29,3 +29,15 @@ def test_over_all_logged_steps(tmp_path: Path) -> None:
 def test_without_a_logged_step_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text("")
     assert gradient_norm(tmp_path / "journal.jsonl", 0) is None
+
+
+@pytest.mark.parametrize("norm", [float("inf"), float("nan")])
+def test_a_norm_that_is_not_finite_is_not_hidden(tmp_path: Path, norm: float) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    for step, each in enumerate([1.0, norm], start=1):
+        journal.append({"kind": "train", "step": step, "loss": 1.0, "grad_norm": each, "tokens": 1})
+    found = gradient_norm(journal.path, nonfinite=0)
+    assert found is not None
+    assert found["steps"] == 2
+    assert not np.isfinite(found["mean"])
+    assert np.isnan(found["relative_deviation"])

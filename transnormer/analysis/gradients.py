@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from transnormer.analysis.figure_files import tidy
 from transnormer.config.known_runs import require_run
 from transnormer.errors import DataError
-from transnormer.journal import read_journal
+from transnormer.journal import read_journal, relative_deviation
 
 GLOBAL = "global"
 DEFINITION = "standard deviation / mean of the gradient norm before clipping, over the logged steps"
@@ -49,12 +49,6 @@ class Trace:
             "steps": {"first": self.steps[0], "last": self.steps[-1], "logged": len(self.steps)},
             "norms": spread,
         }
-
-
-def relative_deviation(norms: Sequence[float]) -> float:
-    """std / mean, the population's, of at least two norms; NaN where one is not finite, or all are zero."""
-    mean = statistics.fmean(norms)
-    return statistics.pstdev(norms, mean) / mean if 0 < mean < float("inf") else float("nan")
 
 
 def read_trace(run: Path, name: str | None = None, after: int = 0) -> Trace:

@@ -16,6 +16,7 @@ from transnormer.config.load import load_config
 from transnormer.config.schema import RunConfig
 from transnormer.errors import ConfigError
 from transnormer.files import write_json
+from transnormer.journal import relative_deviation
 
 # Each with the rate that is best on the validation split, by the records in results/demo-rates.
 RATES = {"t2": "4e-3", "llama": "4e-3", "linear_elu": "8e-3"}
@@ -68,8 +69,6 @@ class Twin:
 
     def row(self) -> list[str]:
         """Its line in the table."""
-        from transnormer.analysis.gradients import relative_deviation
-
         return [
             self.name,
             f"{self.config.optim.lr:g}",

@@ -19,6 +19,9 @@ from transnormer.files import write_json
 
 _IN_PERCENT = ("accuracy", "f1", "matthews")
 
+# A file has the words nan and inf for what JSON has no number for.
+_Number = Annotated[float, Field(strict=False)]
+
 
 class _Strict(BaseModel):
     """Unknown keys and values of another type are errors."""
@@ -30,8 +33,7 @@ class Scores(_Strict):
     """All metrics of a split at a step."""
 
     step: int
-    # A file has the words nan and inf for what JSON has no number for.
-    metrics: dict[str, Annotated[float, Field(strict=False)]]
+    metrics: dict[str, _Number]
 
 
 class Data(_Strict):
@@ -75,8 +77,8 @@ class GradientNorm(_Strict):
     """The global norm over all logged steps of a run; `nonfinite` are those steps that had none and no update."""
 
     steps: int
-    mean: float
-    relative_deviation: float  # std / mean
+    mean: _Number
+    relative_deviation: _Number  # std / mean
     nonfinite: int
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transnormer.analysis.attention_maps import draw
 from transnormer.analysis.dilution import RATIOS
-from transnormer.analysis.gradients import relative_deviation
 from transnormer.experiments.demo import COLUMNS, MAP_TOKENS, Twin, first_layer_attention
 from transnormer.experiments.paper.ablations import ABLATIONS
+from transnormer.journal import relative_deviation
 from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.page import Page, Picture, Section, Table, write_page
 from transnormer.report.run_page import draw_losses, facts_of

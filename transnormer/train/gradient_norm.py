@@ -6,11 +6,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from transnormer.journal import read_journal
+from transnormer.journal import read_journal, relative_deviation
 
 
 def gradient_norm(journal: Path, nonfinite: int) -> dict[str, Any] | None:
-    """Mean and relative deviation, std / mean, over every logged step, warm-up included: the paper says "all".
+    """Mean and relative deviation over every logged step, warm-up included: the paper says "all".
 
     The norm is that before clipping. A journal has each step once, however often the run was resumed. Steps without an
     update, whose gradient was not finite, are in no line of it: `nonfinite` is how many they were.
@@ -18,10 +18,9 @@ def gradient_norm(journal: Path, nonfinite: int) -> dict[str, Any] | None:
     norms = [float(line["grad_norm"]) for line in read_journal(journal) if line["kind"] == "train"]
     if not norms:
         return None
-    mean = statistics.fmean(norms)
     return {
         "steps": len(norms),
-        "mean": mean,
-        "relative_deviation": statistics.pstdev(norms) / mean if mean else 0.0,
+        "mean": statistics.fmean(norms),
+        "relative_deviation": relative_deviation(norms),
         "nonfinite": nonfinite,
     }
