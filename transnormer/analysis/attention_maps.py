@@ -13,7 +13,6 @@ from transnormer.errors import ConfigError
 
 # With more tokens than this their names would lie over each other.
 _MOST_NAMES = 64
-MEAN = "mean"
 
 
 def chosen(option: str, asked: Sequence[int] | None, count: int) -> list[int]:

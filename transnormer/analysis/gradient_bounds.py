@@ -37,9 +37,9 @@ def linear_weights(scores: Tensor) -> Tensor:
     return scores / scores.sum()
 
 
-def norm_output(values: Tensor, eps: float = EPS) -> Attend:
+def norm_output(values: Tensor) -> Attend:
     """o of NormAttention as a function of the scores of one query."""
-    return lambda scores: rms_norm(scores @ values, eps=eps)
+    return lambda scores: rms_norm(scores @ values, eps=EPS)
 
 
 def steepest(function: Attend, scores: Tensor) -> Tensor:

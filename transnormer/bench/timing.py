@@ -12,6 +12,8 @@ from transnormer.allocator import keep_freed_memory
 from transnormer.cuda_graph import capture
 from transnormer.errors import ConfigError
 
+_REPLAYS = 15  # of a CUDA graph, of which the median counts
+
 
 def require_device(name: str) -> torch.device:
     """The device of that name, or an error where the machine has none; CPU memory is kept as in training."""
@@ -38,12 +40,12 @@ def median_seconds(
     return statistics.median(times)
 
 
-def graph_microseconds(function: Callable[[], object], *, calls: int, repeats: int = 15) -> float:
+def graph_microseconds(function: Callable[[], object], *, calls: int) -> float:
     """Median time of one of the `calls` that `function` makes on the GPU, from replays of a CUDA graph."""
     replay = capture(function, warmup=2)
     replay()
     times = []
-    for _ in range(repeats):
+    for _ in range(_REPLAYS):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         replay()

@@ -40,8 +40,7 @@ def doctor() -> None:
 
 
 def _python() -> Iterator[Finding]:
-    todo = "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer"
-    yield Finding("python", f"{platform.python_version()} ({sys.executable})", todo)
+    yield Finding("python", f"{platform.python_version()} ({sys.executable})")
     yield Finding("platform", platform.platform())
 
 

@@ -39,12 +39,12 @@ def require_text(text: bytes, where: str) -> bytes:
     return text
 
 
-def parse_label(text: str, where: str, num_labels: int = 2) -> int:
-    """A label 0 .. num_labels - 1, written as 1 or as 1.0."""
+def parse_label(text: str, where: str) -> int:
+    """A label 0 or 1, also written as 0.0 or 1.0."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if value not in range(num_labels):
-        raise DataError(f"{where}: the label is '{text[:20]}'", f"labels are 0 .. {num_labels - 1}")
+    if value not in (0, 1):
+        raise DataError(f"{where}: the label is '{text[:20]}'", "labels are 0 .. 1")
     return int(value)

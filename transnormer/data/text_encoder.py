@@ -43,13 +43,12 @@ class Encoded(NamedTuple):
     words: int
 
 
-def batches(corpus: Corpus, size: int | None = None) -> Iterator[Batch]:
+def batches(corpus: Corpus) -> Iterator[Batch]:
     """The corpus in order, split after split."""
-    size = size or BATCH_BYTES
     for split, excerpts in corpus.splits.items():
         waiting: list[Piece] = []
-        for piece in _pieces(excerpts, corpus.raw, size):
-            if waiting and sum(len(each.excerpt) for each in waiting) + len(piece.excerpt) > size:
+        for piece in _pieces(excerpts, corpus.raw):
+            if waiting and sum(len(each.excerpt) for each in waiting) + len(piece.excerpt) > BATCH_BYTES:
                 yield Batch(split, tuple(waiting))
                 waiting = []
             waiting.append(piece)
@@ -57,10 +56,10 @@ def batches(corpus: Corpus, size: int | None = None) -> Iterator[Batch]:
             yield Batch(split, tuple(waiting))
 
 
-def _pieces(excerpts: Iterable[Excerpt], raw: bool, size: int) -> Iterator[Piece]:
+def _pieces(excerpts: Iterable[Excerpt], raw: bool) -> Iterator[Piece]:
     cut = cut_anywhere if raw else cut_at_words
     for excerpt in excerpts:
-        for part in cut(excerpt, size):
+        for part in cut(excerpt, BATCH_BYTES):
             yield Piece(part, begins=part.start == excerpt.start, ends=part.stop == excerpt.stop)
 
 

@@ -24,6 +24,7 @@ from transnormer.train.run_folder import RunFolder
 PLACE_KEYS = frozenset({"data.store", "data.source", "train.device"})  # where a job ran, not what it is
 PROGRAM: tuple[str, ...] = (sys.executable, "-m", "transnormer")
 INIT_KEY = "model.init"  # of a job with a parent: likewise
+_LAST_WORDS = 5  # lines of a log
 _IDLE = frozenset(PREPARATION_KEYS)  # without effect beside a prepared store
 
 
@@ -127,10 +128,10 @@ class Job:
         line = last_line(RunFolder(self.folder).journal_file, "train")
         return int(line["step"]) if line else None
 
-    def last_words(self, count: int = 5) -> list[str]:
+    def last_words(self) -> list[str]:
         """The last lines of its log."""
         lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [line.rstrip() for line in lines if line.strip()][-count:]
+        return [line.rstrip() for line in lines if line.strip()][-_LAST_WORDS:]
 
     def check_folder(self) -> None:
         """Refuse a folder that holds anything but this very run, without touching it.

@@ -199,9 +199,9 @@ def speed_over_length(record: dict[str, Any]) -> str:
         if rate is None:
             return NONE
         fastest = max(rates.get((other, length, kind)) or 0.0 for other in methods)
-        how = _execution(found[method, length], f"{kind}_")
+        how = found[method, length][f"{kind}_execution"]
         text = f"**{rate:,.0f}**" if rate == fastest else f"{rate:,.0f}"
-        return text if how == _execution(settings) else f"{text} ({how})"
+        return text if how == settings["execution"] else f"{text} ({how})"
 
     rows = [
         [method, *(" / ".join(shown(method, length, kind) for kind in kinds) for length in settings["lengths"])]
@@ -239,11 +239,6 @@ def decoding(record: dict[str, Any]) -> str:
         f"vanilla's step recorded anew for each length; {command_of(record)}):\n\n"
         f"{markdown_table(columns, rows)}\n"
     )
-
-
-def _execution(tree: dict[str, Any], prefix: str = "") -> str:
-    """How steps ran; older records call it mode."""
-    return tree.get(f"{prefix}execution") or tree[f"{prefix}mode"]
 
 
 def command_of(record: dict[str, Any]) -> str:
