@@ -246,6 +246,12 @@ def _fault(error: ValidationError) -> str:
     return f"has '{key}': {json.dumps(first['input'], default=str)}, which is something else"
 
 
+def machine_of(record: dict[str, Any]) -> str:
+    """The GPU that a record of `transnormer bench` was made on, or the processor."""
+    hardware = record["environment"]["hardware"]
+    return hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]
+
+
 def execution_in(tree: dict[str, Any]) -> str | None:
     """How steps ran, as a result or a record says it, also one that has the key's old name and values."""
     if "speed" not in tree:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transnormer.experiments.record import machine_of
 from transnormer.experiments.table import NONE
 from transnormer.markdown import markdown_table
 from transnormer.report.markdown import read_record
@@ -248,9 +249,3 @@ def command_of(record: dict[str, Any]) -> str:
         at = words.index("--out")
         del words[at : at + 2]
     return f"`{shlex.join(words)}`"
-
-
-def machine_of(record: dict[str, Any]) -> str:
-    """The GPU that a record was made on, or the processor."""
-    hardware = record["environment"]["hardware"]
-    return hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]

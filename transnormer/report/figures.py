@@ -18,7 +18,7 @@ from transnormer.analysis.figure_files import write_finding
 from transnormer.errors import DataError
 from transnormer.experiments.paper import speed
 from transnormer.experiments.paper.lra import PAPER, TASKS, LongRangeArena, locate
-from transnormer.experiments.record import read_records
+from transnormer.experiments.record import machine_of, read_records
 from transnormer.report.markdown import read_record
 from transnormer.report.score_drawing import draw_scores
 
@@ -68,16 +68,15 @@ def score_against_speed(results: Path) -> Drawn:
                 "paper_train_steps_per_second": speed.train_steps(method, LENGTH),
             }
         )
-    hardware = record["environment"]["hardware"]
-    gpu = hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]
+    machine = machine_of(record)
     facts = {
         "sources": [_SPEED, f"{LongRangeArena().folder(setup)}/*.json"],
         "length": LENGTH,
-        "measured_on": gpu,
+        "measured_on": machine,
         "setup": setup,
         "paper": "TransNormer T2 is highest and furthest to the right: the best mean score at the greatest speed.",
     }
-    return Drawn(draw_scores(points, LENGTH, gpu, setup), points, facts, notes)
+    return Drawn(draw_scores(points, LENGTH, machine, setup), points, facts, notes)
 
 
 def _scores(results: Path) -> tuple[str, dict[str, float], list[str]]:

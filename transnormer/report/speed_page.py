@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from transnormer.experiments.paper import speed
+from transnormer.experiments.record import machine_of
 from transnormer.experiments.table import NONE
 from transnormer.report import bench_tables
-from transnormer.report.bench_tables import command_of, machine_of
+from transnormer.report.bench_tables import command_of
 from transnormer.report.curves import Curve, draw_curves
 from transnormer.report.kernel_tables import goal_table, peer_table
 from transnormer.report.markdown import read_record

@@ -13,7 +13,7 @@ from pathlib import Path
 from transnormer.errors import ConfigError, DataError, did_you_mean
 from transnormer.experiments.experiment import Experiment
 from transnormer.experiments.paper import TABLES, experiment
-from transnormer.experiments.record import Record, read_records
+from transnormer.experiments.record import Record, machine_of, read_records
 
 ALL = "all"  # every table that is an experiment, one after the other
 
@@ -49,8 +49,7 @@ class Entry:
             record = json.loads(path.read_text(encoding="utf-8"))
             if "sources" in record:
                 return " and ".join(record["sources"])
-            hardware = record["environment"]["hardware"]
-            return hardware["gpus"][0] if hardware["gpus"] else hardware["cpu"]
+            return machine_of(record)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged", f"restore it, or make it anew: `{self.command}`") from error
 
