@@ -33,17 +33,16 @@ def recorded(
         yield row
 
 
-def write_record(path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], **more: Any) -> None:
-    """Write `rows` with everything that is needed to measure them again."""
+def write_record(
+    path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], table: str | None = None, **more: Any
+) -> str:
+    """Write `rows` with everything that is needed to measure them again, their table beside them, and say where."""
     _write(path, name, settings, rows, **more)
     _partial(path).unlink(missing_ok=True)
-
-
-def write_table(record: Path, table: str) -> Path:
-    """Write a table beside its record; returns where."""
-    path = _table(record)
-    write_text(path, table + "\n", _HINT)
-    return path
+    if table is None:
+        return f"written to {path}"
+    write_text(_table(path), table + "\n", _HINT)
+    return f"written to {path} and {_table(path)}"
 
 
 def _partial(path: Path) -> Path:

@@ -104,8 +104,7 @@ def ops(
         [[g["case"], g["time"], g["memory"]] for g in growth],
     )
     if out:
-        write_record(out, "ops", settings, rows, growth=growth)
-        print_text(f"written to {out}")
+        print_text(write_record(out, "ops", settings, rows, growth=growth))
 
 
 def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_jobs: int, out: Path | None) -> None:
@@ -120,7 +119,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     from transnormer.bench.gpu_ops import compile_ahead, copy_bandwidth, measure_gpu_ops
     from transnormer.bench.ops_summary import COLUMNS, legend, markdown, summarise, table
     from transnormer.bench.peers import able_peers, peer_versions
-    from transnormer.bench.record import recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record
     from transnormer.bench.timing import require_device
 
     rivals = able_peers(named)
@@ -145,8 +144,7 @@ def _gpu_ops(cases: str | None, shapes: str | None, peers: str | None, compile_j
     print_table(COLUMNS, table(summary))
     print_text(legend(summary))
     if out:
-        write_record(out, "ops", settings, rows, summary=summary)
-        print_text(f"written to {out} and {write_table(out, markdown(summary))}")
+        print_text(write_record(out, "ops", settings, rows, markdown(summary), summary=summary))
 
 
 def _ops_note(row: dict[str, Any]) -> str:
@@ -200,8 +198,7 @@ def loss(
     ]
     print_table(["vocabulary", "loss and gradients, ms", "us a column"], cells)
     if out:
-        write_record(out, "loss", settings, rows)
-        print_text(f"written to {out}")
+        print_text(write_record(out, "loss", settings, rows))
 
 
 @app.command("speed", cls=Command)
@@ -240,7 +237,7 @@ def speed(
 
     wanted, chosen = parse_lengths(lengths), choose_names("--methods", methods, known_methods(setting))
     load_torch()  # all names were right
-    from transnormer.bench.record import recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record
     from transnormer.bench.speed import describe, measure_speed
     from transnormer.bench.speed_table import exponents, markdown
     from transnormer.bench.timing import require_device
@@ -270,8 +267,7 @@ def speed(
     table = markdown(rows, slopes)
     print_text(table)
     if out:
-        write_record(out, "speed", settings, rows, exponents=slopes)
-        print_text(f"written to {out} and {write_table(out, table)}")
+        print_text(write_record(out, "speed", settings, rows, table, exponents=slopes))
 
 
 def _speed_note(row: dict[str, Any]) -> str:

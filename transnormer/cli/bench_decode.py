@@ -41,7 +41,7 @@ def decode(
     load_torch()  # all names were right
     from transnormer.bench.decode import dtype_on, measure_decode
     from transnormer.bench.decode_table import growth, markdown, ratios
-    from transnormer.bench.record import recorded, write_record, write_table
+    from transnormer.bench.record import recorded, write_record
     from transnormer.bench.timing import require_device
 
     where = require_device(device.value)
@@ -63,5 +63,4 @@ def decode(
     table = markdown(rows)
     print_text(table)
     if out:
-        write_record(out, "decode", settings, rows, ratios=ratios(rows), growth=growth(rows))
-        print_text(f"written to {out} and {write_table(out, table)}")
+        print_text(write_record(out, "decode", settings, rows, table, ratios=ratios(rows), growth=growth(rows)))
