@@ -39,6 +39,17 @@ def test_the_same_seed_gives_the_same_bytes(prepared: Callable, task: str, limit
     assert set(first) == set(other)
 
 
+@pytest.mark.parametrize(
+    ("task", "where"),
+    [("lra/text", "Maas et al. 2011"), ("lra/retrieval", "lra_release.gz"), ("lra/image", "CIFAR-10")],
+)
+def test_without_a_source_it_is_said_which_files_are_wanted(task: str, where: str):
+    with pytest.raises(ConfigError, match=f"{task} cannot be generated: it needs a source") as caught:
+        plan(task)
+    assert f"data prepare {task} --source PATH" in caught.value.hint
+    assert where in caught.value.hint
+
+
 def test_generated_splits_follow_each_other(prepared: Callable):
     store = prepared("lra/listops", limit=4, seed=2)
     generated = list(listops.generate(12, 2, processes=1))

@@ -19,8 +19,8 @@ from transnormer.errors import DataError
 
 SIZE, NUM_CLASSES = 32, 10
 HINT = (
-    "the source is cifar-10-batches-py/, cifar-10-batches-bin/, their .tar.gz, or a .npz file with x_train, y_train, "
-    "x_test, y_test"
+    "the source is cifar-10-batches-py/, cifar-10-batches-bin/ or their .tar.gz (CIFAR-10, Krizhevsky 2009), or a .npz "
+    "file with x_train, y_train, x_test, y_test"
 )
 _BATCH = re.compile(r"(?:.*/)?(data_batch_[1-5]|test_batch)(\.bin)?")
 _PARTS = ("train", "test")

@@ -13,7 +13,10 @@ from transnormer.errors import DataError
 
 _NAMES = {"train": "train", "valid": "eval", "test": "test"}
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in _NAMES.items()}
-HINT = f"the source is the folder with {', '.join(FILES.values())} (tsv_data in lra_release)"
+HINT = (
+    f"the source is the folder with {', '.join(FILES.values())} (tsv_data in lra_release.gz, the release of the "
+    "Long-Range Arena)"
+)
 COLUMNS = "label, id of the first paper, id of the second, text of the first, text of the second"
 
 

@@ -16,7 +16,10 @@ from transnormer.errors import DataError
 
 Review = tuple[bytes, int]
 
-HINT = "the source is aclImdb/, aclImdb_v1.tar.gz, or a folder with train.jsonl and test.jsonl (or .tsv)"
+HINT = (
+    "the source is aclImdb/ or aclImdb_v1.tar.gz (IMDB reviews, Maas et al. 2011), or a folder with train.jsonl and "
+    "test.jsonl (or .tsv)"
+)
 _REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/[^/]+\.txt")
 PARTS = ("train", "test")
 
