@@ -16,7 +16,10 @@ from transnormer.data.cache import cached_examples
 from transnormer.data.example_source import evenly, held_out
 from transnormer.data.examples import ExampleStore
 from transnormer.data.lra import listops, pathfinder
+from transnormer.data.lra.generated import LISTOPS_FILES
 from transnormer.data.lra.prepare import plan, prepare
+from transnormer.data.lra.retrieval import FILES as PAIRS
+from transnormer.data.lra.spec import spec_of
 from transnormer.errors import ConfigError, DataError
 
 
@@ -37,17 +40,6 @@ def test_the_same_seed_gives_the_same_bytes(prepared: Callable, task: str, limit
     assert first == again
     assert first["train-ids-00000.bin"] != other["train-ids-00000.bin"]
     assert set(first) == set(other)
-
-
-@pytest.mark.parametrize(
-    ("task", "where"),
-    [("lra/text", "Maas et al. 2011"), ("lra/retrieval", "lra_release.gz"), ("lra/image", "CIFAR-10")],
-)
-def test_without_a_source_it_is_said_which_files_are_wanted(task: str, where: str):
-    with pytest.raises(ConfigError, match=f"{task} cannot be generated: it needs a source") as caught:
-        plan(task)
-    assert f"data prepare {task} --source PATH" in caught.value.hint
-    assert where in caught.value.hint
 
 
 def test_generated_splits_follow_each_other(prepared: Callable):
@@ -75,6 +67,30 @@ def test_a_seed_without_anything_to_draw_is_refused(prepared: Callable, tmp_path
     source = write_listops(tmp_path / "official")
     with pytest.raises(ConfigError, match="there is nothing to draw"):
         prepared("lra/listops", source=source, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (
+            "lra/text",
+            ["ai.stanford.edu/~amaas/data/sentiment", "aclImdb_v1.tar.gz", "7c2ac02c03563afcf9b574c7e56c153a"],
+        ),
+        ("lra/image", ["www.cs.toronto.edu/~kriz/cifar.html", "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e"]),
+        ("lra/retrieval", ["github.com/google-research/long-range-arena", "lra_release.gz", *PAIRS.values()]),
+    ],
+)
+def test_it_is_said_where_the_files_are_to_be_had_and_how_to_know_them(task: str, told: list[str]):
+    with pytest.raises(ConfigError) as caught:
+        plan(task)
+    assert caught.value.message == f"{task} cannot be generated: it needs a source"
+    assert f"`transnormer data prepare {task} --source PATH --out STORE`" in str(caught.value.hint)
+    assert [words for words in told if words not in str(caught.value.hint)] == []
+
+
+def test_what_is_generated_can_also_be_had():
+    for task, files in (("lra/listops", LISTOPS_FILES.values()), ("lra/pathfinder", ["imgs/", "metadata/"])):
+        assert [name for name in (*files, "lra_release.gz") if name not in spec_of(task).about_source] == []
 
 
 def test_official_pathfinder_is_split_at_random(prepared: Callable, tmp_path: Path):

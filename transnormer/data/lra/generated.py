@@ -10,11 +10,12 @@ from transnormer.data.example_source import Example, Part, Source, as_one_split,
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.labelled_lines import count_lines
 from transnormer.data.lra import listops, pathfinder
+from transnormer.data.lra.spec import SPECS
 from transnormer.errors import DataError
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
-LISTOPS_HINT = f"the source is the folder with {', '.join(LISTOPS_FILES.values())} (listops-1000 in lra_release)"
-PATHFINDER_HINT = "the source is pathfinder32/curv_contour_length_14 of lra_release, with imgs/ and metadata/"
+LISTOPS_HINT = SPECS["lra/listops"].about_source
+PATHFINDER_HINT = SPECS["lra/pathfinder"].about_source
 
 
 def generated_listops(seed: int, limit: int | None, processes: int) -> Source:

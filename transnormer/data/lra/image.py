@@ -15,13 +15,11 @@ import numpy as np
 from transnormer.data.example_source import Example, Part, Source, as_one_split, held_out, read_bytes
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.lra.archives import is_archive, read_members
+from transnormer.data.lra.spec import SPECS
 from transnormer.errors import DataError
 
 SIZE, NUM_CLASSES = 32, 10
-HINT = (
-    "the source is cifar-10-batches-py/, cifar-10-batches-bin/ or their .tar.gz (CIFAR-10, Krizhevsky 2009), or a .npz "
-    "file with x_train, y_train, x_test, y_test"
-)
+HINT = SPECS["lra/image"].about_source
 _BATCH = re.compile(r"(?:.*/)?(data_batch_[1-5]|test_batch)(\.bin)?")
 _PARTS = ("train", "test")
 _MOST_BYTES = 2**28  # all arrays of CIFAR-10 in colour are 184 MB

@@ -11,19 +11,20 @@ from pathlib import Path
 from transnormer.data.example_plan import Plan, Progress, missing_examples, write_store
 from transnormer.data.example_source import Source
 from transnormer.data.example_writer import Form
-from transnormer.data.lra import image, retrieval, text
 from transnormer.data.lra.generated import (
     generated_listops,
     generated_pathfinder,
     official_listops,
     official_pathfinder,
 )
+from transnormer.data.lra.image import open_image
+from transnormer.data.lra.retrieval import open_retrieval
 from transnormer.data.lra.spec import Spec, spec_of
+from transnormer.data.lra.text import open_text
 from transnormer.errors import ConfigError
 from transnormer.files import require_free
 
 IMAGE_SIZE = 32  # of Pathfinder, where none is asked for
-_ORIGINS = {"lra/text": text.HINT, "lra/retrieval": retrieval.HINT, "lra/image": image.HINT}  # of what is not generated
 _NOTHING_DRAWN = ("lra/listops", "lra/retrieval")  # tasks whose files have all splits
 
 
@@ -71,8 +72,8 @@ def plan(
     if source is not None and seed and task in _NOTHING_DRAWN:
         raise ConfigError(f"{task} is read from {source} as it is: there is nothing to draw", "leave --seed out")
     if source is None and not spec.generated:
-        hint = f"`transnormer data prepare {task} --source PATH --out STORE`, or data.source=PATH; {_ORIGINS[task]}"
-        raise ConfigError(f"{task} cannot be generated: it needs a source", hint)
+        command = f"`transnormer data prepare {task} --source PATH --out STORE`, or data.source=PATH"
+        raise ConfigError(f"{task} cannot be generated: it needs a source", f"{command}; {spec.about_source}")
     opened = _open(spec, source, seed, limit, size or IMAGE_SIZE, processes or os.cpu_count() or 1)
     form = Form(spec.name, spec.vocab_size, spec.num_labels, spec.max_length, spec.sequences)
     return Plan.of(form, opened, limit, _differences(spec, opened))
@@ -86,9 +87,9 @@ def _open(spec: Spec, source: str | Path | None, seed: int, limit: int | None, s
     openers: dict[str, Callable[[], Source]] = {
         "lra/listops": lambda: official_listops(source),
         "lra/pathfinder": lambda: official_pathfinder(source, size, seed),
-        "lra/text": lambda: text.open_text(source, seed),
-        "lra/image": lambda: image.open_image(source, seed),
-        "lra/retrieval": lambda: retrieval.open_retrieval(source),
+        "lra/text": lambda: open_text(source, seed),
+        "lra/image": lambda: open_image(source, seed),
+        "lra/retrieval": lambda: open_retrieval(source),
     }
     return openers[spec.name]()
 

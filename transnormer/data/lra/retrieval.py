@@ -9,14 +9,12 @@ from transnormer.data.example_source import Example, Part, Source, as_one_split,
 from transnormer.data.excerpts import sha256_of
 from transnormer.data.labelled_lines import count_lines, lines, parse_label, require_text
 from transnormer.data.lra.byte_text import to_ids
+from transnormer.data.lra.spec import SPECS
 from transnormer.errors import DataError
 
 _NAMES = {"train": "train", "valid": "eval", "test": "test"}
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in _NAMES.items()}
-HINT = (
-    f"the source is the folder with {', '.join(FILES.values())} (tsv_data in lra_release.gz, the release of the "
-    "Long-Range Arena)"
-)
+HINT = SPECS["lra/retrieval"].about_source
 COLUMNS = "label, id of the first paper, id of the second, text of the first, text of the second"
 
 

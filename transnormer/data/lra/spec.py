@@ -7,6 +7,11 @@ from typing import Literal
 
 from transnormer.errors import ConfigError, did_you_mean
 
+_RELEASE = (
+    "of the Long-Range Arena's release, the tar file lra_release.gz that https://github.com/google-research/"
+    "long-range-arena links to; it was published without a checksum"
+)
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -17,6 +22,7 @@ class Spec:
     vocab_size: int
     num_labels: int
     max_length: int
+    about_source: str  # where the public files are to be had, and what they are called: nothing is downloaded
     sequences: Literal[1, 2] = 1
     padded: bool = True
     generated: bool = False
@@ -32,6 +38,8 @@ SPECS = {
             vocab_size=16,
             num_labels=10,
             max_length=2000,
+            about_source="the source is the folder with basic_train.tsv, basic_val.tsv, basic_test.tsv: listops-1000 "
+            + _RELEASE,
             generated=True,
             published=(("train", 96_000), ("valid", 2_000), ("test", 2_000)),
         ),
@@ -41,6 +49,9 @@ SPECS = {
             vocab_size=257,
             num_labels=2,
             max_length=4000,
+            about_source="the source is aclImdb_v1.tar.gz of https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et "
+            "al. 2011), md5 7c2ac02c03563afcf9b574c7e56c153a, its folder aclImdb/, or a folder with train.jsonl and "
+            "test.jsonl (or .tsv)",
             published=(("train", 25_000), ("test", 25_000)),
         ),
         Spec(
@@ -49,6 +60,8 @@ SPECS = {
             vocab_size=257,
             num_labels=2,
             max_length=4000,
+            about_source="the source is the folder with new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv, "
+            "new_aan_pairs.test.tsv (pairs of the ACL Anthology Network, Radev et al. 2013): tsv_data " + _RELEASE,
             sequences=2,
             published=(("train", 147_086), ("valid", 18_090), ("test", 17_437)),
         ),
@@ -58,6 +71,8 @@ SPECS = {
             vocab_size=256,
             num_labels=2,
             max_length=1024,
+            about_source="the source is the folder curv_contour_length_14 with imgs/ and metadata/: in pathfinder32 "
+            + _RELEASE,
             padded=False,
             generated=True,
             published=(("all", 200_000),),
@@ -68,6 +83,10 @@ SPECS = {
             vocab_size=256,
             num_labels=10,
             max_length=1024,
+            about_source="the source is cifar-10-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html "
+            "(Krizhevsky 2009), md5 c58f30108f718f92721af3b95e74349a, or cifar-10-binary.tar.gz from there, md5 "
+            "c32a1d4ab5d03f1284b67883e8d87530, their folders (cifar-10-batches-py/, cifar-10-batches-bin/), or a "
+            ".npz file with x_train, y_train, x_test, y_test",
             padded=False,
             published=(("train", 50_000), ("test", 10_000)),
         ),

@@ -12,14 +12,12 @@ from transnormer.data.excerpts import sha256_of
 from transnormer.data.labelled_lines import lines, parse_label, require_text
 from transnormer.data.lra.archives import is_archive, read_members
 from transnormer.data.lra.byte_text import MAX_BYTES, to_ids
+from transnormer.data.lra.spec import SPECS
 from transnormer.errors import DataError
 
 Review = tuple[bytes, int]
 
-HINT = (
-    "the source is aclImdb/ or aclImdb_v1.tar.gz (IMDB reviews, Maas et al. 2011), or a folder with train.jsonl and "
-    "test.jsonl (or .tsv)"
-)
+HINT = SPECS["lra/text"].about_source
 _REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/[^/]+\.txt")
 PARTS = ("train", "test")
 
