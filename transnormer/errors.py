@@ -107,8 +107,8 @@ def is_out_of_memory(error: Exception) -> bool:
     return not names.isdisjoint({"MemoryError", "OutOfMemoryError"}) or "DefaultCPUAllocator" in str(error)
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+def did_you_mean(wrong: object, known: Iterable[str]) -> str:
     """The hint for an unknown name: the nearest known one, or the whole list when nothing is near."""
     names = sorted(known)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

@@ -23,7 +23,7 @@ from transnormer.mixers.registry import list_mixers, mixer_class
 from transnormer.models.cache import DecodeCache, read_state
 from transnormer.models.heads import TransNormerForCausalLM
 from transnormer.models.layers import Layer
-from transnormer.ops.shapes import check_mask_dtype
+from transnormer.ops.shapes import check_are_tensors, check_mask_dtype
 
 Forward = Callable[[TransNormerForCausalLM, Tensor, Sequence[FixedState]], Tensor]
 
@@ -188,6 +188,7 @@ class Decoder:
             )
         if attention_mask is None:
             return torch.ones_like(prompt_ids, dtype=torch.bool)
+        check_are_tensors("Decoder", attention_mask=attention_mask)
         if attention_mask.shape != prompt_ids.shape:
             raise ConfigError(
                 f"attention_mask must have the prompt's shape {list(prompt_ids.shape)}, "

@@ -27,7 +27,7 @@ from transnormer.ops import diag_attention, diag_decode_step, rotated_attention
 from transnormer.ops.diag_attention import KINDS
 from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.rotated_attention import Attended, dtype_of, unpacked
-from transnormer.ops.shapes import zero_padding
+from transnormer.ops.shapes import check_block_size, check_dropout, zero_padding
 
 
 @register("diag")
@@ -68,8 +68,8 @@ class DiagAttention(AttentionMixer):
         super().__init__(hidden_size, num_heads, causal, max_length)
         if kind not in KINDS:
             raise ConfigError(f"diag: unknown kind '{kind}'", did_you_mean(kind, KINDS))
-        if block_size < 2:
-            raise ConfigError(f"diag: block_size must be at least 2, got {block_size}")
+        check_block_size("diag", block_size, least=2)
+        check_dropout("diag", dropout)
         self.kind = kind
         self.block_size = block_size
         self.dropout = dropout

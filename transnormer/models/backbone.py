@@ -26,7 +26,7 @@ from transnormer.models.cache import DecodeCache, read_state, seen_tokens, write
 from transnormer.models.config import TransNormerConfig
 from transnormer.models.embedding import NumberEmbedding, TokenEmbedding
 from transnormer.models.layers import Layer, ScaleNorm, build_norm, normed
-from transnormer.ops.shapes import check_mask_dtype, zero_padding
+from transnormer.ops.shapes import check_are_tensors, check_mask_dtype, zero_padding
 
 
 class TransNormerPreTrainedModel(PreTrainedModel):
@@ -320,6 +320,7 @@ def _check_embedded(x: Tensor, config: TransNormerConfig) -> None:
 
 def check_attention_mask(name: str, mask: Tensor, tokens: Tensor, past: int = 0) -> None:
     """The mask of tokens [B, T, ...] behind `past` others is [B, past + T], 1 = real token."""
+    check_are_tensors("the model", **{name: mask})
     batch, new = tokens.shape[:2]
     if mask.shape != (batch, past + new):
         raise ConfigError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from transnormer.ops.autocast import matmul_dtype
-from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.norm_attention import attention_for
 from transnormer.ops.packed import PackedBounds
 from transnormer.ops.rms_norm import rms_norm
-from transnormer.ops.shapes import check_tensors
+from transnormer.ops.shapes import check_are_tensors
 
 
 def normed_attention(
@@ -40,8 +40,9 @@ def normed_attention(
     >>> states.shape
     torch.Size([2, 4, 16, 16])
     """
-    check_tensors("normed_attention", q=q, k=k, v=v)
-    results = norm_attention(
+    check_are_tensors("normed_attention", weight=weight)
+    results = attention_for(
+        "normed_attention",
         q,
         k,
         v,

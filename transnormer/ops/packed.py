@@ -59,6 +59,8 @@ def packed_bounds(cu_seqlens: Tensor, x: Tensor, longest: int | None = None) -> 
     >>> tn.ops.diag_attention(q, k, v, causal=True, cu_seqlens=bounds).shape
     torch.Size([1, 100, 4, 16])
     """
+    if not isinstance(x, Tensor):
+        raise ConfigError(f"packed_bounds: x must be a tensor, got {type(x).__name__}", "torch.as_tensor(x)")
     return checked_bounds("packed_bounds", cu_seqlens, x, None, longest=longest)
 
 
@@ -93,6 +95,12 @@ def checked_bounds(
         raise ConfigError(f"{op}: cu_seqlens must be a tensor of int32 or int64, got {got}", _WHAT_IT_IS)
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
         raise ConfigError(f"{op}: cu_seqlens must be [N + 1] with N ≥ 1, got {list(cu_seqlens.shape)}", _WHAT_IT_IS)
+    if "meta" in (cu_seqlens.device.type, x.device.type):
+        which = "it" if cu_seqlens.device.type == "meta" else "the row"
+        raise ConfigError(
+            f"{op}: where cu_seqlens cuts must be known, and {which} is on the meta device, which holds no numbers",
+            "give both on a device with memory, such as 'cpu'",
+        )
     lengths = cu_seqlens.diff()
     starts, ends, increases = cu_seqlens[0] == 0, cu_seqlens[-1] == length, (lengths > 0).all()
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +19,17 @@ _WITHOUT_KERNELS = f"use backend='torch', or set {ENVIRONMENT_VARIABLE}=torch"
 
 def check_tensors(op: str, **tensors: Tensor) -> None:
     """Attention is of floating-point tensors: not of numpy's arrays, nor of whole numbers."""
+    check_are_tensors(op, **tensors)
     for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise ConfigError(f"{op}: {name} must be a tensor, got {type(x).__name__}", f"torch.as_tensor({name})")
         if not x.is_floating_point():
             raise ConfigError(f"{op}: {name} must have a floating-point dtype, got {x.dtype}", f"{name}.float()")
+
+
+def check_are_tensors(op: str, **tensors: Tensor | None) -> None:
+    """What is given is torch's: numpy's arrays and lists have other methods."""
+    for name, x in tensors.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise ConfigError(f"{op}: {name} must be a tensor, got {type(x).__name__}", f"torch.as_tensor({name})")
 
 
 def check_qkv(op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
@@ -68,6 +75,7 @@ def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def check_mask(op: str, mask: Tensor, x: Tensor) -> None:
     """The mask of x [B, T, ...] is [B, T] with 1 = real token."""
+    check_are_tensors(op, mask=mask)
     if mask.shape != x.shape[:2]:
         raise ConfigError(f"{op}: mask must be [B, T] = {list(x.shape[:2])}, got {list(mask.shape)}")
     check_mask_dtype(f"{op}: mask", mask)
@@ -82,14 +90,18 @@ def check_mask_dtype(name: str, mask: Tensor) -> None:
         )
 
 
-def check_block_size(op: str, block_size: int) -> None:
-    """Blocks of DiagAttention have at least one token."""
-    if block_size < 1:
-        raise ConfigError(f"{op}: block_size must be at least 1, got {block_size}")
+def check_block_size(op: str, block_size: int, least: int = 1) -> None:
+    """Blocks of DiagAttention have a whole number of tokens, and not none."""
+    if not isinstance(block_size, Integral | torch.SymInt):
+        raise ConfigError(f"{op}: block_size must be a whole number, got {block_size!r}")
+    if block_size < least:
+        raise ConfigError(f"{op}: block_size must be at least {least}, got {block_size}")
 
 
 def check_dropout(op: str, probability: float) -> None:
     """What is left after dropout is scaled up, so something must be left."""
+    if not isinstance(probability, Real | torch.SymFloat):
+        raise ConfigError(f"{op}: dropout_p must be a number, got {probability!r}")
     if not 0 <= probability < 1:
         raise ConfigError(f"{op}: dropout_p must be at least 0 and below 1, got {probability}")
 

@@ -18,7 +18,7 @@ from transnormer.ops.diag_attention.step import diag_attention_step
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.norm_attention.step import attention_step_in_place
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import accumulation_dtype, check_heads, check_no_tangents
+from transnormer.ops.shapes import accumulation_dtype, check_are_tensors, check_heads, check_no_tangents
 
 _KERNEL = load_kernel("decode_step")
 
@@ -44,6 +44,7 @@ def norm_decode_step(
     torch.Size([2, 1, 4, 16])
     """
     phi = feature_map_named(feature_map)
+    check_are_tensors("norm_decode_step", q=q, k=k, v=v, memory=memory, positions=positions)
     q, k, v = (in_range_of_sums(x) for x in (q, k, v))
     batch, heads = _check("norm_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     if memory.shape != (batch, heads, q.shape[-1], v.shape[-1]):
@@ -92,6 +93,7 @@ def diag_decode_step(
     """
     if kind not in KINDS:
         raise ConfigError(f"diag_decode_step: unknown kind '{kind}'", did_you_mean(kind, KINDS))
+    check_are_tensors("diag_decode_step", q=q, k=k, v=v, keys=keys, values=values, positions=positions)
     batch, heads = _check("diag_decode_step", q, k, v, positions, inverse_frequencies, reflection)
     for name, slots in (("keys", keys), ("values", values)):
         if slots.dim() != 4 or slots.shape != (batch, keys.shape[1], heads, q.shape[-1]) or v.shape != q.shape:

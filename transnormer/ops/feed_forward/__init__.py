@@ -8,7 +8,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError
 from transnormer.ops.activations import ACTIVATIONS, check_activation
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.shapes import check_no_tangents, check_one_dtype
+from transnormer.ops.shapes import check_are_tensors, check_no_tangents, check_one_dtype
 
 _KERNEL = load_kernel("feed_forward")
 
@@ -67,6 +67,7 @@ def mlp(
     torch.Size([3, 8])
     """
     _check("mlp", 1, x, weight_in, bias_in, weight_out, activation)
+    check_are_tensors("mlp", bias_out=bias_out)
     if bias_out.shape != weight_out.shape[:1]:
         raise ConfigError(f"mlp: bias_out must be [{weight_out.shape[0]}], got {list(bias_out.shape)}")
     check_one_dtype("mlp", x=x, weight_in=weight_in, bias_in=bias_in, weight_out=weight_out, bias_out=bias_out)
@@ -82,6 +83,7 @@ def _check(
 ) -> None:
     """Shapes of a layer whose `weight_in` has one block of rows, or two of them: gate and up."""
     check_activation(op, activation)
+    check_are_tensors(op, x=x, weight_in=weight_in, bias_in=bias_in, weight_out=weight_out)
     if x.dim() < 1:
         raise ConfigError(f"{op}: x must be [..., D], got a number")
     if weight_in.dim() != 2 or weight_in.shape[1] != x.shape[-1] or weight_in.shape[0] % halves:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.linear_cross_entropy.chunked import Results, make_op, score_rows
-from transnormer.ops.shapes import check_no_tangents
+from transnormer.ops.shapes import check_are_tensors, check_no_tangents
 
 REDUCTIONS = ("sum", "mean")
 
@@ -110,6 +110,7 @@ def _product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk_size: int | None) -> None:
+    check_are_tensors("linear_cross_entropy", x=x, weight=weight, bias=bias, targets=targets)
     if chunk_size is not None and chunk_size < 1:
         raise ConfigError(f"linear_cross_entropy: chunk_size must be at least 1, got {chunk_size}")
     if x.dim() != 2:

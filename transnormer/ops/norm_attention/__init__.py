@@ -18,6 +18,7 @@ from transnormer.ops.norm_attention.step import attention_step
 from transnormer.ops.packed import PackedBounds, checked_bounds, sequences
 from transnormer.ops.shapes import (
     accumulation_dtype,
+    check_are_tensors,
     check_no_tangents,
     check_qkv,
     check_tensors,
@@ -61,16 +62,49 @@ def norm_attention(
     >>> far.shape, state.shape
     (torch.Size([2, 100, 4, 16]), torch.Size([2, 4, 16, 16]))
     """
-    check_tensors("norm_attention", q=q, k=k, v=v)
+    return attention_for(
+        "norm_attention",
+        q,
+        k,
+        v,
+        causal=causal,
+        feature_map=feature_map,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        state=state,
+        return_state=return_state,
+        return_square_sums=return_square_sums,
+        backend=backend,
+    )
+
+
+def attention_for(
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    feature_map: str,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | PackedBounds | None,
+    state: Tensor | None,
+    return_state: bool,
+    backend: str | None,
+    return_square_sums: bool = False,
+) -> Tensor | tuple[Tensor, ...]:
+    """`norm_attention` for the op that was called, which errors name."""
+    check_tensors(op, q=q, k=k, v=v)
     q, k, v = (in_range_of_sums(x) for x in (q, k, v))
-    check_qkv("norm_attention", q, k, v, mask)
+    check_qkv(op, q, k, v, mask)
     feature_map_named(feature_map)
-    bounds = None if cu_seqlens is None else checked_bounds("norm_attention", cu_seqlens, q, mask)
+    bounds = None if cu_seqlens is None else checked_bounds(op, cu_seqlens, q, mask)
     if state is not None:
+        check_are_tensors(op, state=state)
         count = q.shape[0] if bounds is None else len(bounds.cu_seqlens) - 1
         expected = (count, q.shape[2], q.shape[3], v.shape[3])
         if tuple(state.shape) != expected:
-            raise ConfigError(f"norm_attention: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
+            raise ConfigError(f"{op}: state must be [B, H, D, E] = {list(expected)}, got {list(state.shape)}")
         state = state.to(accumulation_dtype(q.dtype))
 
     new_state: Tensor | None = None
@@ -79,7 +113,7 @@ def norm_attention(
         choice = choose("norm_attention", _KERNEL, backend, q.device, q=q, k=k, v=v, mask=mask, causal=causal)
         if choice.backend == "triton":
             assert _KERNEL is not None
-            check_no_tangents("norm_attention", q, k, v, state)
+            check_no_tangents(op, q, k, v, state)
             out, new_state, sums = _KERNEL.norm_attention(
                 q,
                 k,

@@ -13,7 +13,7 @@ from torch import Tensor
 from transnormer.errors import ConfigError, did_you_mean
 from transnormer.ops.autocast import without_autocast
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.shapes import accumulation_dtype, check_mask, check_no_tangents, zero_padding
+from transnormer.ops.shapes import accumulation_dtype, check_are_tensors, check_mask, check_no_tangents, zero_padding
 
 _KERNEL = load_kernel("random_features")
 # Over what the greatest exponent is taken: a token or a sequence of a head, or everything; "none" subtracts nothing.
@@ -73,6 +73,7 @@ def _largest(exponents: Tensor, scope: str) -> Tensor:
 
 
 def _check(x: Tensor, weight: Tensor, scope: str, offset: Tensor | None, mask: Tensor | None) -> None:
+    check_are_tensors("random_features", x=x, weight=weight, offset=offset)
     if x.dim() != 4 or x.shape[1] < 1:
         raise ConfigError(f"random_features: x must be [B, T, H, D] with T ≥ 1, got shape {list(x.shape)}")
     if weight.dim() != 2 or weight.shape[1] != x.shape[3]:

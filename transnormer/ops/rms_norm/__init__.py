@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from transnormer.errors import ConfigError
 from transnormer.ops.backend import ENVIRONMENT_VARIABLE, choose, load_kernel
 from transnormer.ops.rms_norm.saved_output import normed
-from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
+from transnormer.ops.shapes import accumulation_dtype, check_are_tensors, check_no_tangents
 
 _KERNEL = load_kernel("rms_norm")
 
@@ -33,6 +33,7 @@ def rms_norm(
     >>> tn.ops.rms_norm(torch.randn(3, 64)).square().mean(dim=-1).sqrt()
     tensor([1.0000, 1.0000, 1.0000])
     """
+    check_are_tensors("rms_norm", x=x, weight=weight)
     if not x.dim() or not x.shape[-1]:
         raise ConfigError(f"rms_norm: x must be [..., D] with at least one column, got {list(x.shape)}")
     if weight is not None and weight.shape != x.shape[-1:]:

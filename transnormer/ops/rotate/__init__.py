@@ -9,7 +9,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.feature_maps import feature_map_named
 from transnormer.ops.rotate.pairs import reflect, rotate_by
-from transnormer.ops.shapes import accumulation_dtype, check_no_tangents
+from transnormer.ops.shapes import accumulation_dtype, check_are_tensors, check_no_tangents
 
 _KERNEL = load_kernel("rotate")
 
@@ -67,6 +67,7 @@ def check_rotation(
     op: str, q: Tensor, k: Tensor, positions: Tensor, inverse_frequencies: Tensor, reflection: Tensor | None
 ) -> None:
     """An error of `op` that names the argument and the shape it should have."""
+    check_are_tensors(op, q=q, k=k, positions=positions, inverse_frequencies=inverse_frequencies, reflection=reflection)
     if q.dim() != 4 or q.shape != k.shape or q.dtype != k.dtype:
         raise ConfigError(
             f"{op}: q and k must be [B, T, H, D] of one shape and dtype, "

@@ -19,10 +19,18 @@ from transnormer.ops.autocast import in_autocast_dtype, in_range_of_sums, withou
 from transnormer.ops.backend import choose, load_kernel
 from transnormer.ops.diag_attention import diag_attention
 from transnormer.ops.feature_maps import feature_map_named
-from transnormer.ops.norm_attention import norm_attention
+from transnormer.ops.norm_attention import attention_for
 from transnormer.ops.packed import PackedBounds, checked_bounds
 from transnormer.ops.rotate import check_rotation, rotate
-from transnormer.ops.shapes import check_block_size, check_dropout, check_no_tangents, check_qkv, square_sums
+from transnormer.ops.shapes import (
+    check_are_tensors,
+    check_block_size,
+    check_dropout,
+    check_no_tangents,
+    check_qkv,
+    check_tensors,
+    square_sums,
+)
 
 KINDS = ("norm", "softmax", "rela")
 QKV = Tensor | tuple[Tensor, Tensor, Tensor]  # packed [B, T, 3, H, D], or q, k and v, each [B, T, H, D]
@@ -83,14 +91,15 @@ def rotated_attention(
     >>> tn.ops.rotated_attention(qkv, torch.arange(100), frequencies, kind="softmax", causal=True).out.shape
     torch.Size([2, 100, 4, 16])
     """
+    _check_tensors(qkv, positions)
     qkv = _in_dtype(qkv, in_range_of_sums if kind == "norm" else in_autocast_dtype)
     q, k, v = _checked(qkv, positions, kind, inverse_frequencies, reflection, mask, block_size, dropout_p)
     phi = feature_map_named(feature_map)
     carries = state is not None or return_state
     if carries and kind != "norm":
         raise ConfigError(f"rotated_attention: kind '{kind}' carries no state", "NormAttention does: kind='norm'")
+    bounds = None if cu_seqlens is None else checked_bounds("rotated_attention", cu_seqlens, q, mask)
     if not isinstance(qkv, tuple) and inverse_frequencies is not None and not carries:
-        bounds = None if cu_seqlens is None else checked_bounds("rotated_attention", cu_seqlens, q, mask)
         call = {"q": q, "k": k, "v": v, "mask": mask, "causal": causal, "block_size": block_size, "kind": kind}
         with without_autocast(qkv.device):  # what is float32 by now stays it
             choice = choose("rotated_attention", _KERNEL, backend, qkv.device, **call)
@@ -120,18 +129,31 @@ def rotated_attention(
     options: dict[str, Any] = {
         "causal": causal,
         "mask": mask,
-        "cu_seqlens": cu_seqlens,
+        "cu_seqlens": bounds,
         "return_square_sums": return_square_sums,
         "backend": backend,
     }
     if kind == "norm":  # applies φ itself as it reads
-        results = norm_attention(q, k, v, feature_map=feature_map, state=state, return_state=return_state, **options)
+        carried: dict[str, Any] = {"state": state, "return_state": return_state}
+        results = attention_for("rotated_attention", q, k, v, feature_map=feature_map, **carried, **options)
     else:
         if inverse_frequencies is None:
             q, k = phi(q), phi(k)
         results = diag_attention(q, k, v, block_size=block_size, kind=kind, dropout_p=dropout_p, **options)
     out, *rest = results if isinstance(results, tuple) else (results,)
     return Attended(out, rest[0] if return_state else None, rest[-1] if return_square_sums else None)
+
+
+def _check_tensors(qkv: QKV, positions: Tensor) -> None:
+    """Queries, keys and values are tensors of floats, whether apart or packed."""
+    if not isinstance(qkv, tuple):
+        check_tensors("rotated_attention", qkv=qkv)
+    elif len(qkv) != 3:
+        raise ConfigError(f"rotated_attention: a tuple qkv has q, k and v, got {len(qkv)}")
+    else:
+        q, k, v = qkv
+        check_tensors("rotated_attention", q=q, k=k, v=v)
+    check_are_tensors("rotated_attention", positions=positions)
 
 
 def _in_dtype(qkv: QKV, convert: Callable[[Tensor], Tensor]) -> QKV:

@@ -16,7 +16,7 @@ from transnormer.errors import ConfigError
 from transnormer.ops.activations import ACTIVATIONS, check_activation
 from transnormer.ops.autocast import matmul_dtype
 from transnormer.ops.backend import choose, load_kernel
-from transnormer.ops.shapes import check_no_tangents
+from transnormer.ops.shapes import check_are_tensors, check_no_tangents
 
 _KERNEL = load_kernel("skinny_linear")
 MOST_LAYERS = 3
@@ -76,6 +76,8 @@ def gated(
 
 def _check(op: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
     """Shapes and dtypes of a call, or an error that names the argument."""
+    for weight, bias in zip(weights, biases, strict=True):
+        check_are_tensors(op, x=x, weight=weight, bias=bias)
     if not x.dim():
         raise ConfigError(f"{op}: x must be [..., K], got a number")
     wanted = (weights[0].shape[0] if weights[0].dim() else 0, x.shape[-1])
