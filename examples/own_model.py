@@ -43,7 +43,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    text = torch.frombuffer(bytearray(arguments.file.read_bytes()), dtype=torch.uint8).long()
+    try:
+        text = torch.frombuffer(bytearray(arguments.file.read_bytes()), dtype=torch.uint8).long()
+    except OSError as error:
+        parser.error(f"cannot read {arguments.file}: {error.strerror}")
     if len(text) <= WINDOW:
         parser.error(f"{arguments.file} has {len(text)} bytes, more than {WINDOW} are needed")
     model = build_model()
