@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -151,6 +153,18 @@ def test_the_reference_of_python_has_every_public_name():
 def test_what_takes_tensors_says_of_which_shape(name):
     told, *_ = (public(name).__doc__ or "").partition(">>>")
     assert re.search(r"\[(\.\.\.|[A-Z]), ", told), "no shape such as [B, T]"
+
+
+@pytest.mark.parametrize("name", ["DiagAttention", "NormAttention"])
+def test_the_two_attentions_say_what_they_are_and_what_their_options_mean(name):
+    documented = public(name)
+    first, *_ = (documented.__doc__ or "").splitlines()
+    assert re.match(rf"{name}: .*[φQ].* \(paper, section 4\.[12]\)\.$", first)
+    told = dict(re.findall(r"`(\w+)` \(default `?(.+?)`?[,)]", documented.__doc__ or ""))
+    options = {key: each.default for key, each in inspect.signature(documented).parameters.items()}
+    assert {key: ast.literal_eval(default) for key, default in told.items()} == {
+        key: default for key, default in options.items() if default is not inspect.Parameter.empty
+    }
 
 
 @pytest.mark.parametrize("name", PUBLIC)

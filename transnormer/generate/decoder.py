@@ -33,7 +33,7 @@ _STEPS_AHEAD = 4
 
 
 class Decoder:
-    """Continues `batch_size` sequences: `prefill(prompts)`, then `stream(count)` or `generate(count)` again and again.
+    """Decoder of `batch_size` sequences: `prefill(prompts)`, then `stream(count)` or `generate(count)`, repeatedly.
 
     Prompts are token ids [B, T], padded on the left; `generate` gives [B, count] new ones, `stream` [B] at a time.
 

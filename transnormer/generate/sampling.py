@@ -16,7 +16,9 @@ _COLDEST = 1e-30
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a token is sampled from: softmax(logits / temperature) of the `top_k` best and of the `top_p` best mass.
+    """How a token is drawn: from softmax(logits / temperature) of the `top_k` best and of the `top_p` best mass.
+
+    `temperature` is above 0 (default 1), `top_k` at least 1, `top_p` above 0 and at most 1; None: all tokens.
 
     >>> tn.Sampling(temperature=0.8, top_p=0.95)
     Sampling(temperature=0.8, top_k=None, top_p=0.95)

@@ -32,15 +32,30 @@ from transnormer.ops.shapes import check_block_size, check_dropout, zero_padding
 
 @register("diag")
 class DiagAttention(AttentionMixer):
-    """Rotations count positions from the start of each block. ReLA is followed by an XNorm, softmax is not.
+    """DiagAttention: softmax(QKᵀ/√D)V Wₒ, or ReLU in place of softmax, inside blocks of tokens (paper, section 4.2).
 
-    `transnormer.DiagAttention`, a layer for models of your own: [B, T, hidden_size] in and out, with projections
-    and norm. Sequences may have any length: `max_length`, which other mixers need, says nothing here.
+    A layer for models of your own: `layer(x, mask)` takes x [B, T, hidden_size], of any length T, and returns the same
+    shape; projections and norm are in it. `mask` is [B, T], 1 = real token. With `cu_seqlens` [N + 1] the one row x is
+    N sequences, packed. A causal layer continues a state, at first `layer.init_state(B)`: `layer(x, mask, state)` is
+    the output and the new state.
+
+    - `hidden_size`, `num_heads`: the width, and how many heads divide it.
+    - `causal`: whether a token sees only itself and those before it in its block.
+    - `max_length` (default 1): of no meaning here, other mixers need it.
+    - `kind` (default `"softmax"`, that of T2): `"rela"` is that of T1, XNorm(ReLU(QKᵀ/√D)V).
+    - `block_size` (default 64): tokens in a block, at least 2; the last block may be shorter.
+    - `xnorm` (default `None`): the norm behind it, none behind softmax and `"rms"` behind `"rela"` unless said
+      otherwise; `tn.NormAttention` has the others.
+    - `position` (default `"none"`): how Q and K are rotated by their positions, which count from the start of each
+      block. T1 and T2 have `"lrpe"`, whose angles are learned; those of `"rope"` are fixed.
+    - `dropout` (default 0.0): of attention weights, in training.
 
     >>> import torch
     >>> layer = tn.DiagAttention(hidden_size=64, num_heads=4, causal=True, position="lrpe")
     >>> layer(torch.randn(2, 100, 64)).shape
     torch.Size([2, 100, 64])
+    >>> layer(torch.randn(1, 100, 64), cu_seqlens=torch.tensor([0, 30, 100])).shape  # two sequences, packed
+    torch.Size([1, 100, 64])
     """
 
     traits = Traits(

@@ -24,10 +24,23 @@ from transnormer.ops.shapes import zero_padding
 
 @register("norm")
 class NormAttention(AttentionMixer):
-    """The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives.
+    """NormAttention: XNorm(φ(Q)(φ(K)ᵀV))Wₒ, linear attention with a norm for a denominator (paper, section 4.1).
 
-    `transnormer.NormAttention`, a layer for models of your own: [B, T, hidden_size] in and out, with projections
-    and norm. Sequences may have any length: `max_length`, which other mixers need, says nothing here.
+    A layer for models of your own: `layer(x, mask)` takes x [B, T, hidden_size], of any length T, and returns the same
+    shape; projections and norm are in it. `mask` is [B, T], 1 = real token. With `cu_seqlens` [N + 1] the one row x is
+    N sequences, packed. A causal layer continues a state, at first `layer.init_state(B)`: `layer(x, mask, state)` is
+    the output and the new state.
+
+    - `hidden_size`, `num_heads`: the width, and how many heads divide it.
+    - `causal`: whether a token sees only itself and those before it.
+    - `max_length` (default 1): of no meaning here, other mixers need it.
+    - `feature_map` (default `"1+elu"`, that of T2): φ; `"elu"` is that of T1, `"identity"` none.
+    - `xnorm` (default `"rms"`): the norm over all heads, without parameters; `"rms_gain"` has a learned gain, `"layer"`
+      is LayerNorm, `"batch"` BatchNorm (not causal), `"head_rms"` is over each head, `"none"` is no norm.
+    - `position` (default `"none"`): how φ(Q) and φ(K) are rotated by their positions. Without a rotation only causality
+      tells where a token stands. T1 and T2 have `"lrpe"`, whose angles are learned; those of `"rope"` are fixed.
+
+    The feature map comes before the rotation: a rotated feature may be negative, which only XNorm forgives.
 
     >>> import torch
     >>> layer = tn.NormAttention(hidden_size=64, num_heads=4, causal=True, position="lrpe")

@@ -75,7 +75,7 @@ class TransNormerPreTrainedModel(PreTrainedModel):
 
 
 class TransNormerModel(TransNormerPreTrainedModel):
-    """Token ids [B, T] to hidden states [B, T, hidden_size].
+    """The model without a head: token ids [B, T] to hidden states [B, T, hidden_size].
 
     >>> import torch
     >>> model = tn.TransNormerModel(tn.preset("t2-tiny"))

@@ -33,6 +33,9 @@ from transnormer.models.hub import AUTO_MAP, write_loader
 class TransNormerConfig(ModelFields, PreTrainedConfig):
     """Configuration of every model here. `mixers` names one mixer per layer; unset, it is L//2 `diag` then `norm`.
 
+    `mixer_options` has their options by name, `{"diag": {"block_size": 128}}`. `transnormer explain model` says
+    what other fields mean, and `tn.preset` gives those of the paper's models.
+
     >>> tn.TransNormerConfig(num_hidden_layers=4, hidden_size=64, num_attention_heads=4).mixers
     ['diag', 'diag', 'norm', 'norm']
     """

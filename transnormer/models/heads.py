@@ -49,7 +49,7 @@ def _of_the_backbone(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class TransNormerForCausalLM(TransNormerPreTrainedModel, GenerationMixin):
-    """Token ids [B, T] to logits of the next token [B, T, vocab_size]; generates with a state that does not grow.
+    """Language model: token ids [B, T] to logits of the next token [B, T, vocab_size]; generates on a constant state.
 
     >>> import torch
     >>> model, tokens = tn.TransNormerForCausalLM(tn.preset("t2-tiny")), torch.randint(0, 256, (2, 100))
@@ -155,7 +155,7 @@ class MaskedLMHead(nn.Module):
 
 
 class TransNormerForMaskedLM(TransNormerPreTrainedModel):
-    """Token ids [B, T], some of them masked, to logits of the right ones [B, T, vocab_size], from both sides.
+    """Masked language model: token ids [B, T], some masked, to logits of the right ones [B, T, vocab_size].
 
     >>> import torch
     >>> model = tn.TransNormerForMaskedLM(tn.preset("t2-tiny", causal=False))
@@ -266,7 +266,7 @@ def _pool(x: Tensor, mask: Tensor | None, config: TransNormerConfig) -> Tensor:
 
 
 class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
-    """Classifies sequences (GLUE, four of the five LRA tasks): token ids [B, T] to logits [B, num_labels].
+    """Classifier of sequences (GLUE, four of the five LRA tasks): token ids [B, T] to logits [B, num_labels].
 
     >>> import torch
     >>> model = tn.TransNormerForSequenceClassification(tn.preset("t2-tiny", causal=False, num_labels=5))
@@ -315,7 +315,7 @@ class TransNormerForSequenceClassification(TransNormerPreTrainedModel):
 
 
 class TransNormerForPairClassification(TransNormerPreTrainedModel):
-    """Classifies a pair from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval).
+    """Classifier of pairs, from [x, y, x⊙y, x−y] of two sequences that do not see each other (LRA Retrieval).
 
     Token ids [B, T] and [B, T'] to logits [B, num_labels].
 

@@ -26,10 +26,11 @@ def normed_attention(
     eps: float = 1e-6,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`norm_attention` whose result [B, T, H, E] has a root mean square of one over all heads of a token.
+    """NormAttention: RMSNorm(φ(Q)(φ(K)ᵀV)) over all heads of a token (paper, section 4.1); returns [B, T, H, E].
 
-    It neither grows with the sequence nor leaves the range of float16, and is rounded to the dtype of a matrix product.
-    `weight` [H·E] is an optional gain. Arguments and state are otherwise those of `norm_attention`.
+    The result has a root mean square of one. It neither grows with the sequence nor leaves the range of float16, and is
+    rounded to the dtype of a matrix product. `weight` [H·E] is an optional gain. Arguments and state are otherwise
+    those of `norm_attention`.
 
     >>> import torch
     >>> q, k, v = (torch.randn(1, 100, 4, 16) for _ in range(3))

@@ -20,9 +20,10 @@ _WHAT_IT_IS = "cu_seqlens is [0, length of the first, of the first two, ..., T]"
 
 @dataclass(frozen=True)
 class PackedBounds:
-    """`cu_seqlens` [N + 1] of a row of `length` tokens, the row [B, T, ...] with B = 1; `packed_bounds` makes them.
+    """Where packed sequences begin and end in their one row [B, T, ...], checked; `packed_bounds` makes them.
 
-    They are checked once for all calls. `longest`, where it is known, is the length of the longest sequence.
+    `cu_seqlens` [N + 1] says it of a row of `length` tokens, and B = 1. They are checked once for all calls.
+    `longest`, where it is known, is the length of the longest sequence.
 
     >>> import torch
     >>> bounds = tn.ops.packed_bounds(torch.tensor([0, 30, 100]), torch.randn(1, 100, 4, 16))
@@ -48,8 +49,9 @@ class PackedBounds:
 
 
 def packed_bounds(cu_seqlens: Tensor, x: Tensor, longest: int | None = None) -> PackedBounds:
-    """`cu_seqlens` [N + 1] of the row x [B, T, ...] with B = 1, for many calls: its check takes longer than many an op.
+    """Where packed sequences begin and end in their one row x [B, T, ...], checked once for many calls.
 
+    `cu_seqlens` [N + 1] says it, and B = 1; its check takes longer than many an op.
     `longest`, which no sequence may exceed, spares a causal NormAttention of short ones a pass. It is read from a
     `cu_seqlens` on the CPU, but not from one on a GPU, which would wait for all work before it.
 

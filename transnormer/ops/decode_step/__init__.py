@@ -35,7 +35,10 @@ def norm_decode_step(
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself; returns o = φ(q)S [B, 1, H, E], as float32 for float16.
+    """One token of NormAttention: S ← S + φ(k)vᵀ in `memory` S [B, H, D, E] itself, and o = φ(q)S.
+
+    Returns o [B, 1, H, E], as float32 for float16; q and k are [B, 1, H, D], v is [B, 1, H, E]. `positions` [B] counts
+    the tokens before this one; it, `inverse_frequencies` [D/2] and `reflection` [D] are those of `rotate`.
 
     >>> import torch
     >>> q, k, v = (torch.randn(2, 1, 4, 16) for _ in range(3))
@@ -81,9 +84,11 @@ def diag_decode_step(
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention inside the token's block, whose S slots `keys` and `values` [B, S, H, D] take it in at position % S.
+    """One token of DiagAttention: attention inside its block, whose keys and values take it in, in place.
 
-    A block fills its slots from the first on: what lies behind the newest token is of the block before, and not seen.
+    The block has S slots, `keys` and `values` [B, S, H, D], and the token, q, k and v [B, 1, H, D], is in that of its
+    position % S. `positions` [B], `inverse_frequencies` [D/2] and `reflection` [D] are those of `rotate`. A block fills
+    its slots from the first on: what lies behind the newest token is of the block before, and not seen.
 
     >>> import torch
     >>> q, k, v = (torch.randn(2, 1, 4, 16) for _ in range(3))

@@ -41,8 +41,9 @@ def diag_attention(
     return_square_sums: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention of q, k [B, T, H, D] and v [B, T, H, E] where a token sees only its own block; returns [B, T, H, E].
+    """DiagAttention: softmax(QKᵀ/√D)V where a token sees only its own block, linear in T (paper, section 4.2).
 
+    q and k are [B, T, H, D], v is [B, T, H, E]; returns [B, T, H, E].
     `kind` is `softmax` (T2) or `rela`, ReLU(QKᵀ/√D) without a denominator (T1). Blocks start at position 0; the last
     one may be short. `mask` [B, T] (1 = real): a padded key is never seen, a padded position's output is zero.
     `cu_seqlens` [N + 1]: the one row (B = 1) is N sequences, packed; blocks start anew with each of them.

@@ -22,12 +22,12 @@ def glu(
     activation: str = "silu",
     backend: str | None = None,
 ) -> Tensor:
-    """(act(gate) ⊙ up)·weight_outᵀ, gate and up being the halves of x·weight_inᵀ + bias_in; x [..., D].
+    """Gated linear unit: (act(gate) ⊙ up)·weight_outᵀ, where gate and up are the halves of x·weight_inᵀ + bias_in.
 
-    `weight_in` [2F, D] and `bias_in` [2F] have the rows of the gate first; `weight_out` is [D_out, F]. There is no
-    output bias: added by the caller, a compiler fuses it with the dropout and the residual that follow. Under autocast
-    the products are in its dtype. The kernel keeps x, gate and up for the backward, not their product (of layers of
-    small width x alone), and is differentiable once.
+    x is [..., D]; `weight_in` [2F, D] and `bias_in` [2F] have the rows of the gate first; `weight_out` is [D_out, F].
+    There is no output bias: added by the caller, a compiler fuses it with the dropout and the residual that follow.
+    Under autocast the products are in its dtype. The kernel keeps x, gate and up for the backward, not their product
+    (of layers of small width x alone), and is differentiable once.
 
     >>> import torch
     >>> wide, out = torch.nn.Linear(8, 2 * 16), torch.nn.Linear(16, 8)
@@ -56,10 +56,10 @@ def mlp(
     activation: str = "gelu",
     backend: str | None = None,
 ) -> Tensor:
-    """act(x·weight_inᵀ + bias_in)·weight_outᵀ + bias_out; x [..., D], weight_in [F, D], weight_out [D_out, F].
+    """Feed-forward layer: act(x·weight_inᵀ + bias_in)·weight_outᵀ + bias_out.
 
-    The kernel is for layers of small width and takes autocast's dtype; PyTorch's products serve all others. It keeps
-    x and the weights for the backward, and is differentiable once.
+    x is [..., D], weight_in [F, D], weight_out [D_out, F]. The kernel is for layers of small width and takes autocast's
+    dtype; PyTorch's products serve all others. It keeps x and the weights for the backward, and is differentiable once.
 
     >>> import torch
     >>> wide, out = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)

@@ -27,12 +27,13 @@ def linear_cross_entropy(
     chunk_size: int | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """−log softmax(xWᵀ + b) at `targets` [N] for x [N, d], weight [V, d], bias [V]; a number in float32.
+    """Cross entropy of a linear layer's logits, which are never all in memory: −log softmax(xWᵀ + b) at `targets`.
 
-    `reduction` is `sum` or `mean`, over the targets that are not `ignore_index`; the mean over none is NaN. Logits of
-    `chunk_size` tokens are in memory at a time; the default suits the device and the vocabulary. Under autocast the
-    products are in its dtype; gradients arrive in the dtypes of x, weight and bias, and those of weight and bias are
-    summed over chunks in float32. float64 stays float64. Differentiable once.
+    x is [N, d], weight [V, d], bias [V], targets [N]; returns a number in float32. `reduction` is `sum` or `mean`, over
+    the targets that are not `ignore_index`; the mean over none is NaN. Logits of `chunk_size` tokens are in memory at a
+    time; the default suits the device and the vocabulary. Under autocast the products are in its dtype; gradients
+    arrive in the dtypes of x, weight and bias, and those of weight and bias are summed over chunks in float32. float64
+    stays float64. Differentiable once.
 
     >>> import torch
     >>> x, weight, targets = torch.randn(10, 8), torch.randn(100, 8), torch.randint(0, 100, (10,))
@@ -64,7 +65,7 @@ def linear_cross_entropy_and_hits(
     chunk_size: int | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What an evaluation asks for, without gradients: the summed loss, and how many targets are their row's argmax.
+    """The summed `linear_cross_entropy`, and how many targets are their row's argmax; without gradients.
 
     x [N, d], weight [V, d], bias [V] and targets [N] are those of `linear_cross_entropy`; the results are two numbers.
 

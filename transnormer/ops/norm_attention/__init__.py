@@ -43,10 +43,11 @@ def norm_attention(
     return_square_sums: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """φ(Q)(φ(K)ᵀV) for q, k [B, T, H, D] and v [B, T, H, E]; returns [B, T, H, E], then what else was asked for.
+    """NormAttention without its norm: φ(Q)(φ(K)ᵀV), linear in T (paper, section 4.1).
 
-    The result is not normalised: its size grows with the number of tokens, to thousands at T = 4,000. Take
-    `normed_attention` for the result that layers can use, or follow this by `rms_norm` over all heads.
+    q and k are [B, T, H, D], v is [B, T, H, E]; returns [B, T, H, E], then what else was asked for. The result is not
+    normalised: its size grows with the number of tokens, to thousands at T = 4,000. Take `normed_attention` for the
+    result that layers can use, or follow this by `rms_norm` over all heads.
 
     The dtype is that of a matrix product: under autocast q, k and v are rounded to autocast's, and so is the result.
     float16 alone is computed and returned as float32, because such sums leave its range (65,504).

@@ -31,7 +31,10 @@ def random_features(
     mask: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """φ of x [B, T, H, D] with `weight` [M, D] and `offset` [M], neither of which gets a gradient: [B, T, H, M].
+    """Positive random features of the softmax kernel (FAVOR+), exp(Wx̂ + offset - ‖x̂‖²/2 - largest) + ε.
+
+    Of x [B, T, H, D] they are [B, T, H, M]; x̂ is x times `scale`, and `largest` the greatest Wx̂ + offset over the
+    `scope`: `token`, `sequence` or `batch`, or `none`. W is `weight` [M, D]; it and `offset` [M] get no gradient.
 
     Exponents are computed in float32 at least, the result has the dtype of `x`. Padded tokens (`mask` [B, T] zero) are
     in no scope, and their features are zero. The kernel is differentiable once; where several exponents of a sequence

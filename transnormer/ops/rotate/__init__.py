@@ -24,11 +24,11 @@ def rotate(
     reflection: Tensor | None = None,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """φ(q) and φ(k) [B, T, H, D], Householder-reflected along `reflection` [D], then rotated pair by pair.
+    """RoPE and LRPE: φ(q) and φ(k) [B, T, H, D], their features rotated pair by pair as positions say.
 
-    The angles are positions · inverse_frequencies. `positions` are whole numbers, [T] or [B, T]; the inverse
-    frequencies [D/2] may be learned, the reflection may not. Everything is computed in float32 (float64 for float64
-    tensors) and rounded once.
+    LRPE's reflect them before that, along `reflection` [D] (Householder). The angles are positions ·
+    inverse_frequencies. `positions` are whole numbers, [T] or [B, T]; the inverse frequencies [D/2] may be learned, the
+    reflection may not. Everything is computed in float32 (float64 for float64 tensors) and rounded once.
 
     >>> import torch
     >>> q, k = torch.randn(2, 10, 4, 16), torch.randn(2, 10, 4, 16)

@@ -77,7 +77,7 @@ def rotated_attention(
     return_square_sums: bool = False,
     backend: str | None = None,
 ) -> Attended:
-    """Attention with φ applied to queries and keys, both rotated by their positions.
+    """NormAttention or DiagAttention of φ(Q), φ(K) and V, queries and keys rotated by their positions.
 
     `qkv` is packed [B, T, 3, H, D], or q, k and v, each [B, T, H, D]; the output is [B, T, H, D], the state that
     `return_state` asks for [B, H, D, D].

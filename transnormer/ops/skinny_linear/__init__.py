@@ -25,7 +25,9 @@ MOST_LAYERS = 3
 def linears(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, backend: str | None = None
 ) -> tuple[Tensor, ...]:
-    """x Wᵀ + b of up to three layers of one shape, W [N, K] and b [N], on the same x [..., K]: each [..., N].
+    """Up to three linear layers of one shape on the same rows: x Wᵀ + b, each [..., N].
+
+    x is [..., K], W [N, K] and b [N].
 
     >>> import torch
     >>> layers = [torch.nn.Linear(8, 16) for _ in range(3)]
@@ -56,7 +58,9 @@ def gated(
     activation: str = "silu",
     backend: str | None = None,
 ) -> Tensor:
-    """act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu) of x [..., K] and two layers of one shape [N, K]: [..., N].
+    """Gate and up of a gated linear unit: act(x Wgᵀ + bg) ⊙ (x Wuᵀ + bu), [..., N].
+
+    x is [..., K]; both layers have weights [N, K] and biases [N].
 
     >>> import torch
     >>> gate, up = torch.nn.Linear(8, 16), torch.nn.Linear(8, 16)
