@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from transformers import AutoModelForSequenceClassification as AutoClassifier
 
 import transnormer as tn
+from transnormer.errors import ConfigError
 
 
 def small(name: str, **overrides: object) -> tn.TransNormerConfig:
@@ -162,3 +163,35 @@ def test_bfloat16_stays_close_to_float32():
         half = model.bfloat16()(ids).logits.float()
     for approximate in (autocast, half):
         assert (approximate - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+@pytest.mark.parametrize("cls", [tn.TransNormerForCausalLM, tn.TransNormerModel, tn.TransNormerConfig])
+def test_a_folder_of_another_architecture_is_refused(cls, kind, tmp_path, caplog):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2} if kind == "gpt2" else {"hidden_size": 16}
+    AutoConfig.for_model(kind, **sizes).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"{tmp_path} holds a model of type '{kind}', not of type 'trans") as caught:
+        cls.from_pretrained(tmp_path)
+    assert "AutoModelForCausalLM.from_pretrained" in str(caught.value.hint)
+    assert not caplog.records  # transformers would only warn
+
+
+def test_the_weights_of_another_architecture_are_not_replaced_by_random_ones(tmp_path):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 30}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="of type 'gpt2'"):
+        tn.TransNormerForCausalLM.from_pretrained(tmp_path)
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)).__name__ == "GPT2LMHeadModel"
+
+
+def test_a_folder_names_its_type_and_a_dictionary_made_by_hand_need_not(tmp_path):
+    small("t2-tiny").save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert tn.TransNormerConfig.from_dict(dict(fields)).to_dict() == small("t2-tiny").to_dict()
+    assert fields.pop("model_type") == "transnormer"
+    assert tn.TransNormerConfig.from_dict(dict(fields)).hidden_size == 32
+    with pytest.raises(ConfigError, match="the dictionary holds a model of type 'gpt2'"):
+        tn.TransNormerConfig.from_dict({**fields, "model_type": "gpt2"})
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match=f"{tmp_path} names no model_type"):
+        tn.TransNormerForCausalLM.from_pretrained(tmp_path)

@@ -61,6 +61,27 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What config.json holds. Of another architecture it is refused: transformers would give it random weights."""
+        found, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if found and "model_type" not in found:
+            raise ConfigError(
+                f"{pretrained_model_name_or_path} names no model_type, which is '{cls.model_type}' in models of ours",
+                "save it with save_pretrained; for a dictionary of fields there is TransNormerConfig(**fields)",
+            )
+        if found:
+            _require_ours(found, str(pretrained_model_name_or_path))
+        return found, unused
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """The config of a dictionary, as config.json holds it or made by hand; that of another model is refused."""
+        _require_ours(config_dict, "the dictionary")
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
     def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
         """Nothing: transformers would copy this source file into what is saved, which names the package instead."""
 
@@ -148,6 +169,15 @@ class TransNormerConfig(ModelFields, PreTrainedConfig):
             **{key: value for key, value in model_wide.items() if key in defaults},
             **self.mixer_options.get(mixer, {}),
         }
+
+
+def _require_ours(found: Mapping[str, Any], where: str) -> None:
+    """Raise for what names another type of model; a dictionary made by hand need not name one."""
+    if (kind := found.get("model_type", TransNormerConfig.model_type)) != TransNormerConfig.model_type:
+        raise ConfigError(
+            f"{where} holds a model of type '{kind}', not of type '{TransNormerConfig.model_type}'",
+            "transformers' own classes load it: AutoModelForCausalLM.from_pretrained and the like",
+        )
 
 
 @contextmanager
