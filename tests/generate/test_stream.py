@@ -191,5 +191,17 @@ def test_a_tokenizer_of_another_model_is_refused(model: Any) -> None:
 def test_a_model_of_another_architecture_without_a_tokenizer_is_refused(tmp_path) -> None:
     config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2, eos_token_id=0, bos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="has no tokenizer"):
+    with pytest.raises(DataError, match=r"has no tokenizer: tokenizer.json and tokenizer_config.json are missing"):
+        load_causal_lm(tmp_path, "cpu")
+
+
+def test_it_is_said_which_files_of_a_tokenizer_are_missing(model: Any, tmp_path) -> None:
+    model.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"no tokenizer: tokenizer.json and tokenizer_config.json are") as caught:
+        load_causal_lm(tmp_path, "cpu")
+    assert caught.value.hint == "save the model's there, with its save_pretrained"
+    TOKENIZER.save_pretrained(tmp_path)
+    load_causal_lm(tmp_path, "cpu")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"has no tokenizer: tokenizer.json is missing"):
         load_causal_lm(tmp_path, "cpu")

@@ -54,11 +54,26 @@ def load_local_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder; a DataError says what is wrong."""
     require_small(*folder.glob("*.json"))
     with loading_errors(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        except (OSError, ValueError) as error:
+            if "backend tokenizer" in str(error) and (absent := _absent_files(folder)):
+                raise _no_tokenizer(folder, absent) from error
+            raise
     # transformers makes one of special tokens alone where the folder of a known architecture has none.
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
-        raise DataError(f"{folder} has no tokenizer", hint="save the model's there, with its save_pretrained")
+        raise _no_tokenizer(folder, _absent_files(folder))
     return tokenizer
+
+
+def _absent_files(folder: Path) -> list[str]:
+    """What a tokenizer that was saved there would have left, and is not there."""
+    return [name for name in ("tokenizer.json", "tokenizer_config.json") if not (folder / name).is_file()]
+
+
+def _no_tokenizer(folder: Path, absent: list[str]) -> DataError:
+    why = f": {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing" if absent else ""
+    return DataError(f"{folder} has no tokenizer{why}", hint="save the model's there, with its save_pretrained")
 
 
 @contextmanager
