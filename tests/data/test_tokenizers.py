@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from transnormer.data import encoding
 from transnormer.data import tokenizers as tk
 from transnormer.errors import ConfigError, DataError
+from transnormer.models.loading import load_local_tokenizer
 
 PROSE = "The cat sat on the mat.\n\n  The dog's bone, 1234 of them; naïve café — ☃ 漢字\n\tend <mask> <pad> </s>\n" * 40
 UTF8 = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -171,6 +172,17 @@ def test_a_saved_tokenizer_loads_with_transformers_alone(tmp_path: Path, kind: s
         assert loaded.decode(loaded.encode(PROSE)) == tokenizer.decode(tokenizer.encode(PROSE))
         assert loaded.special_tokens_map == tokenizer.special_tokens_map
         assert encoding.is_byte_level(loaded.backend_tokenizer) == (kind == "byte")
+
+
+def test_a_tokenizer_that_was_loaded_is_saved_as_it_was(tmp_path: Path):
+    """Not with how it was asked for here, which transformers would keep: elsewhere it may be fetched."""
+    BYTES.save_pretrained(tmp_path / "first")
+    path = tmp_path / "first" / "tokenizer_config.json"
+    saved = path.read_text()
+    path.write_text(json.dumps(json.loads(saved) | {"local_files_only": True}))  # as some folders have it
+    for load in (tk.load_tokenizer, load_local_tokenizer):
+        load(tmp_path / "first").save_pretrained(tmp_path / "second")
+        assert (tmp_path / "second" / "tokenizer_config.json").read_text() == saved
 
 
 def test_loading_what_is_no_tokenizer(tmp_path: Path):

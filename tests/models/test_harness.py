@@ -104,6 +104,12 @@ def test_lm_eval_scores_as_we_do_and_nobody_imports_us(run: Path, exported: Path
     assert not math.isnan(found["bits_per_byte"])
 
 
+def test_the_exported_tokenizer_does_not_keep_how_it_was_loaded(exported: Path):
+    settings = json.loads((exported / "tokenizer_config.json").read_text())
+    assert {"local_files_only", "is_local"}.isdisjoint(settings)
+    assert settings["eos_token"] == "<eos>"
+
+
 def test_every_class_of_the_auto_map_is_ours(exported: Path):
     config = json.loads((exported / "config.json").read_text())
     assert config["auto_map"] == AUTO_MAP

@@ -108,11 +108,22 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
         raise DataError(f"{folder} holds no tokenizer.json", "point to a folder that a tokenizer was saved to")
     require_small(*folder.glob("*.json"))
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return local_tokenizer(folder)
     # A broken file surfaces as whatever the line that trips over it raises, `tokenizers`' bare Exception included.
     except Exception as problem:
         hint = "save or copy it again; code that a folder brings along is never run"
         raise DataError(f"{folder} holds a broken tokenizer: {problem}", hint) from problem
+
+
+def local_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder by AutoTokenizer: nothing is fetched, and no code of the folder is run.
+
+    transformers notes both how it was asked and that the folder is one of this machine, and would save that with it.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    for passing in ("local_files_only", "is_local"):
+        tokenizer.init_kwargs.pop(passing, None)
+    return tokenizer
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoTokenizer
 from transformers.utils import logging
 
+from transnormer.data.tokenizers import local_tokenizer
 from transnormer.errors import DataError
 from transnormer.files import read_errors, require_small
 from transnormer.models.quiet import no_progress_bars
@@ -55,7 +55,7 @@ def load_local_tokenizer(folder: Path) -> Any:
     require_small(*folder.glob("*.json"))
     with loading_errors(folder):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+            tokenizer = local_tokenizer(folder)
         except (OSError, ValueError) as error:
             if "backend tokenizer" in str(error) and (absent := _absent_files(folder)):
                 raise _no_tokenizer(folder, absent) from error
