@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import transformers
 
 import transnormer as tn
-from transnormer.data.tokenizers import byte_tokenizer
+from transnormer.data.tokenizers import byte_tokenizer, word_tokenizer, word_vocabulary
 from transnormer.errors import ConfigError, DataError
 from transnormer.generate import decoder
 from transnormer.generate.load import decode_dtype, load_causal_lm
@@ -139,6 +140,9 @@ def test_an_error_of_the_model_surfaces(model: Any) -> None:
 
 def test_an_empty_prompt_begins_with_the_token_between_documents() -> None:
     assert encode_prompt(TOKENIZER, "") == [TOKENIZER.eos_token_id]
+    words = word_tokenizer(word_vocabulary(Counter(["a", "b", "a"])))
+    assert words.bos_token_id is not None  # which no text of words has
+    assert encode_prompt(words, "") == [words.eos_token_id]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ import torch
 from harness_task import NAME, write_task
 from tiny_run import tiny_config
 from token_store import new_store
+from transformers import AutoModelForCausalLM, pipeline
 
 import transnormer as tn
 from transnormer.data.tokenizers import byte_tokenizer, load_tokenizer
 from transnormer.errors import DataError
 from transnormer.generate.load import load_causal_lm
+from transnormer.generate.stream import stream_text
 from transnormer.models.export import export_model
 from transnormer.models.hub import AUTO_MAP
 from transnormer.train.loop import evaluate_run, train
@@ -108,6 +110,14 @@ def test_the_exported_tokenizer_does_not_keep_how_it_was_loaded(exported: Path):
     settings = json.loads((exported / "tokenizer_config.json").read_text())
     assert {"local_files_only", "is_local"}.isdisjoint(settings)
     assert settings["eos_token"] == "<eos>"
+
+
+def test_an_empty_prompt_begins_as_with_our_command(exported: Path):
+    model, tokenizer = load_causal_lm(exported, "cpu")
+    pieces: list[str] = []
+    stream_text(model, tokenizer, "", 8, pieces.append)
+    write = pipeline("text-generation", model=AutoModelForCausalLM.from_pretrained(exported), tokenizer=tokenizer)
+    assert write("", max_new_tokens=8, do_sample=False)[0]["generated_text"] == "".join(pieces)
 
 
 def test_every_class_of_the_auto_map_is_ours(exported: Path):

@@ -126,6 +126,15 @@ def local_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def text_start(tokenizer: PreTrainedTokenizerFast) -> int | None:
+    """The token before a text that nothing stands before: the one that the tokenizer puts there, or that ends texts.
+
+    A bos_token that is not put there may be in no text at all, as <s> of word vocabularies is.
+    """
+    own = tokenizer("")["input_ids"][:1]
+    return next((token for token in (*own, tokenizer.eos_token_id, tokenizer.bos_token_id) if token is not None), None)
+
+
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> np.ndarray:
     """See `encoding.encode_text`."""
     return encoding.encode_text(tokenizer.backend_tokenizer, text)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
+from transnormer.data.tokenizers import text_start
 from transnormer.errors import ConfigError
 from transnormer.generate.decoder import Decoder, has_fixed_state
 from transnormer.generate.detokenize import IncrementalDetokenizer
@@ -146,15 +147,13 @@ def _set_seed(seed: int | None) -> None:
 
 
 def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
-    """Ids of the prompt without any closing token; an empty prompt becomes the token that separates documents."""
+    """Ids of the prompt without any closing token; an empty one becomes the token that separates documents."""
     if not prompt.isascii() and prompt != prompt.encode("utf-8", "replace").decode():
         raise ConfigError("the prompt is not valid Unicode text", hint="check the encoding of your terminal")
     ids = list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
     if ids:
         return ids
-    starts = (tokenizer.bos_token_id, tokenizer.eos_token_id)
-    start = next((token for token in starts if token is not None), None)
-    if start is None:
+    if (start := text_start(tokenizer)) is None:
         raise ConfigError("the prompt is empty and the tokenizer has no token to begin with", 'use --prompt "..."')
     return [start]
 

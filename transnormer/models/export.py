@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel
 
+from transnormer.data.tokenizers import text_start
 from transnormer.errors import ConfigError, DataError
 from transnormer.files import disk_errors, new_folder, require_free, write_text
 from transnormer.models import heads
@@ -35,6 +36,9 @@ def export_model(
     require_free(out)
     with no_progress_bars():
         original, tokenizer = _load_original(source, DTYPES[dtype])
+        if tokenizer is not None and original.can_generate():
+            # What transformers' generate begins an empty prompt with, as `transnormer generate` does.
+            original.generation_config.bos_token_id = text_start(tokenizer)
         with new_folder(out, _HINT) as partial:
             with disk_errors(out, hint=_HINT):
                 original.save_pretrained(partial)
