@@ -155,6 +155,19 @@ def test_transformers_own_dynamic_cache_works_too():
         recurrent(ids, past_key_values=DynamicCache(config=recurrent.config))
 
 
+@pytest.mark.parametrize("method", ["t1", "t2", "vanilla", "llama"])
+def test_a_dynamic_cache_of_no_model_becomes_one_of_this(method):
+    model, ids, cache = model_of(method).double(), prompt(2, 100), DynamicCache()
+    with torch.no_grad():
+        pieces = [model(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 70), (70, 71), (71, 100))]
+        torch.testing.assert_close(torch.cat(pieces, dim=1), model(ids).logits, atol=1e-10, rtol=0)
+    assert cache.get_seq_length() == 100
+    for beams in (1, 2):
+        arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": PAD, "num_beams": beams}
+        written = model.generate(ids, **arguments, past_key_values=DynamicCache())
+        assert torch.equal(written, model.generate(ids, **arguments))
+
+
 @pytest.mark.parametrize("method", ["t2", "linear_elu", "vanilla"])
 def test_a_dynamic_cache_by_name_is_the_default(method):
     model = model_of(method)

@@ -106,20 +106,27 @@ _HOLDERS: dict[str, tuple[type, ...]] = {
 
 
 def check_cache(cache: Cache, config: TransNormerConfig) -> None:
-    """Raise for a cache that would lose a part of this model's state, or the number of its tokens."""
+    """Raise for a cache that would lose a part of this model's state, or the number of its tokens.
+
+    A DynamicCache that was made for no model yet gets the layers of this one.
+    """
     hint = "leave cache_implementation out, or pass past_key_values=transnormer.DecodeCache(model.config)"
     if not isinstance(cache, Cache):
         raise ConfigError(f"past_key_values must be a transformers Cache, got {type(cache).__name__}", hint)
-    kind, held, wanted = type(cache).__name__, len(cache.layers), config.layer_types
-    if held != len(wanted):
-        raise ConfigError(f"{kind} has {held} layers, the model has {len(wanted)}", hint)
-    for index, (layer, name) in enumerate(zip(cache.layers, wanted, strict=True)):
+    kind, layers, wanted = type(cache).__name__, cache.layers, config.layer_types
+    if isinstance(cache, DynamicCache) and not layers:
+        layers = DynamicCache(config=config).layers
+    if len(layers) != len(wanted):
+        raise ConfigError(f"{kind} has {len(layers)} layers, the model has {len(wanted)}", hint)
+    for index, (layer, name) in enumerate(zip(layers, wanted, strict=True)):
         if not all(isinstance(layer, holder) for holder in _HOLDERS.get(name, ())):
             raise ConfigError(
                 f"{kind} keeps {type(layer).__name__} for layer {index}, which cannot hold its state ({name})", hint
             )
-    if not isinstance(cache, DecodeCache) and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):
+    if not isinstance(cache, DecodeCache) and not any(isinstance(layer, CacheLayerMixin) for layer in layers):
         raise ConfigError(f"{kind} cannot count the tokens of a model whose layers are all recurrent", hint)
+    if not cache.layers:
+        cache.layers = layers
 
 
 def seen_tokens(cache: Cache, config: TransNormerConfig) -> int:
