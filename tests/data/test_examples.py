@@ -235,8 +235,8 @@ def test_one_kind_of_store_is_not_taken_for_the_other(tmp_path: Path, store: Exa
         ExampleStore.open(tmp_path / "text")
     with pytest.raises(ConfigError, match="holds labelled examples, not running text"):
         TokenStore.open(store.path)
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"no manifest.json"):
+    for path, told in ((tmp_path, r"no manifest\.json"), (tmp_path / "absent", "does not exist")):
+        with pytest.raises(DataError, match=told):
             open_store(path)
 
 

@@ -191,8 +191,9 @@ def test_a_manifest_that_is_not_json(store: TokenStore, content: str):
 
 
 def test_what_is_not_a_store(tmp_path: Path):
-    for path in (tmp_path, tmp_path / "absent", Path(__file__)):
-        with pytest.raises(DataError, match="does not exist") as caught:
+    missing, other = "does not exist", "is not a token store"
+    for path, told in ((tmp_path, other), (tmp_path / "absent", missing), (Path(__file__), other)):
+        with pytest.raises(DataError, match=told) as caught:
             TokenStore.open(path)
         assert "data prepare" in str(caught.value)
         assert caught.value.exit_code == 5

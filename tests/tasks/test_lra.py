@@ -322,7 +322,7 @@ def test_a_store_of_another_task(lra_store: Stores, byte_store: Path):
         LongRangeArena(lra_config("lra/image", lra_store("lra/text")))
     with pytest.raises(ConfigError, match=r"holds running text, not labelled examples"):
         LongRangeArena(lra_config("lra/image", byte_store))
-    with pytest.raises(DataError, match=r"is not a store of examples"):
+    with pytest.raises(DataError, match=r"absent does not exist"):
         LongRangeArena(lra_config("lra/image", byte_store / "absent"))
 
 
