@@ -244,6 +244,9 @@ def test_a_recipe_is_explained_for_both_devices(cli: Callable) -> None:
     assert rows["model.preset"].split()[-1] == "t2-tiny"
     assert "on a CPU" not in cli("explain", "lm/enwiki").out
     assert rows["seed"].split()[-1] == "default"
+    larger = cli("explain", "lm/text", "optim.warmup_steps=1200")  # more than the steps on a CPU
+    assert larger.code == 0, larger.err
+    assert "on a CPU" not in larger.out
 
 
 def test_eval_takes_a_pattern(cli: Callable, finished_run: Path, tmp_path: Path) -> None:

@@ -41,7 +41,11 @@ def explain(name: str) -> list[Key]:
 def explain_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> list[Setting]:
     """Every key of a recipe's task after resolution, with the line, override or default that decided it."""
     overrides = list(overrides)
-    resolved, smaller = resolve(recipe, overrides), resolve(recipe, overrides, on_cpu=True).set_by_cpu()
+    resolved = resolve(recipe, overrides)
+    try:
+        smaller = resolve(recipe, overrides, on_cpu=True).set_by_cpu()
+    except ConfigError:  # what is overridden fits the larger run alone, which is still explained
+        smaller = {}
     foreign = resolved.config.foreign_sections()
     return [
         Setting(key, value_of(resolved.config, path), resolved.origins.get(path, "default"), smaller.get(path))
